@@ -1,0 +1,483 @@
+"""The interfaces between the runner and everything that touches the world.
+
+Plugins implement these. Together with ``coldstart.layout`` and ``coldstart.errors`` this
+module is the plugin API; :data:`API` is its number. It holds Protocols and the frozen values
+that cross them, no behaviour. It must not know any implementation; ``registry.py`` finds those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from coldstart.identity import Rank
+from coldstart.layout import Layout, Span
+
+API = 1
+"""Number of the plugin API; a plugin that states another number is refused by name."""
+
+ModuleT = TypeVar("ModuleT")
+
+Link = Literal["nvlink", "rdma", "tcp", "storage", "memory"]
+
+
+# ------------------------------------------------------------------------------------- memory
+
+
+class Region(msgspec.Struct, frozen=True):
+    """A piece of memory as native transports see it.
+
+    ``device`` is ``cpu`` or ``cuda:N``; ``address`` and ``length`` are in bytes; ``offset`` is
+    where the region stands in the stream.
+    """
+
+    device: str
+    address: int
+    length: int
+    offset: int
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """One worker's carried bytes, addressed by their offset in the layout's stream.
+
+    Padding between storages reads as zeros and may be written with anything.
+    All methods may be called from any thread.
+    """
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def device(self) -> str: ...
+
+    def regions(self, span: Span) -> Sequence[Region]:
+        """The memory behind ``span``, for transports that move bytes by address."""
+        ...
+
+    def reading(self, span: Span) -> AbstractContextManager[Sequence[memoryview]]:
+        """Views that together hold the ``span.length`` bytes of ``span``, in order.
+
+        CPU memory is lent in place; device memory is copied to pinned staging first.
+        """
+        ...
+
+    def writing(self, span: Span) -> AbstractContextManager[Sequence[memoryview]]:
+        """Writable views for ``span``; when the block ends without error the bytes are in place.
+
+        For device memory the views are pinned staging, copied and synchronised on exit.
+        """
+        ...
+
+
+# ---------------------------------------------------------------------------------- transports
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """What a transport is like; the runner asks these, never the class.
+
+    Args:
+        one_sided: the source's process does no work per byte.
+        needs_peer: bytes come from another worker (false for storage).
+        abortable: when a cancelled ``pull`` returns, nothing writes into the target any more.
+            If false, the target of an abandoned pull is quarantined.
+        device_kinds: kinds of memory it reads and writes, such as ``("cpu", "cuda")``.
+        link: what carries the bytes.
+    """
+
+    one_sided: bool
+    needs_peer: bool
+    abortable: bool
+    device_kinds: tuple[str, ...]
+    link: Link
+
+
+class Availability(msgspec.Struct, frozen=True):
+    """Whether something can run here; ``reason`` says why not, or what was found."""
+
+    usable: bool
+    reason: str = ""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """The right of one joiner to pull from this source.
+
+    ``transfer`` is the transfer's id, ``fence`` grows with every claim of the shard,
+    ``seconds`` bounds the grant's life.
+    """
+
+    transfer: str
+    joiner: str
+    fence: int
+    seconds: float
+
+
+Landed = Callable[[Span], None]
+"""Called by ``pull`` for each range that is complete in the target. Any thread, any order."""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Moves bytes from a source's memory into a joiner's.
+
+    A transport is opened by its factory (:class:`TransportFactory`) and closed by ``aclose``.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    async def offer(self, grant: Grant, memory: Memory) -> bytes:
+        """Source: open ``memory`` to the holder of ``grant``; the returned ticket says how.
+
+        The ticket is opaque, at most 16 KiB, and worthless after ``revoke``. Raises
+        TransportError when this transport cannot offer now.
+        """
+        ...
+
+    async def revoke(self, transfer: str) -> None:
+        """Source: end a grant at once and return when nothing reads for it; idempotent."""
+        ...
+
+    async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
+        """Joiner: fetch ``spans`` into ``into``; returns when all of them have landed.
+
+        Cancelling it is how a stalled attempt ends; see :attr:`Traits.abortable`. Raises
+        TransportError with a reason when the source ends, refuses or breaks the protocol.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release sockets, threads and registrations; idempotent."""
+        ...
+
+
+class TransportSettings(msgspec.Struct, frozen=True):
+    """What the operator decides about transports.
+
+    Args:
+        host: address that peers reach this worker at; also the one bound to.
+        connections: parallel connections per pull.
+        lend_bytes_per_second: cap on what this worker sends, 0 for none.
+        io_seconds: a socket that moves nothing for so long is dead.
+    """
+
+    host: str = "127.0.0.1"
+    connections: int = 2
+    lend_bytes_per_second: float = 0.0
+    io_seconds: float = 10.0
+
+
+class TransportFactory(Protocol):
+    """What an entry point in ``coldstart.transports`` loads to."""
+
+    api: int
+
+    def probe(self) -> Availability:
+        """Cheap and without side effects: are library and hardware here?"""
+        ...
+
+    def open(self, settings: TransportSettings) -> Transport: ...
+
+
+# ------------------------------------------------------------------------ checkpoint, skeletons
+
+
+class StoredTensor(msgspec.Struct, frozen=True):
+    """Where a checkpoint keeps one tensor: contiguous, little-endian, row-major.
+
+    ``dtype`` is spelled as torch spells it (``float32``); ``offset`` and ``nbytes`` are in
+    bytes from the start of ``file``.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    offset: int
+    nbytes: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint directory (or single file) whose headers have been read and checked.
+
+    ``fingerprint`` identifies the content, ``config`` is the parsed ``config.json`` if any.
+    """
+
+    path: Path
+    fingerprint: str
+    files: tuple[Path, ...]
+    tensors: Mapping[str, StoredTensor]
+    config: Mapping[str, object] | None = None
+
+
+@runtime_checkable
+class Skeleton(Protocol, Generic[ModuleT]):
+    """Builds a module with every tensor in place and no weights in it.
+
+    The runner calls, in this order and in a worker thread: ``build``; then it gives the
+    carried tensors their memory; then ``finalise``; the weights arrive; then ``self_check``.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> str:
+        """Everything about this builder that changes the bytes in memory, as short text."""
+        ...
+
+    def build(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> ModuleT:
+        """The module: carried tensors on meta or uninitialised, all others computed on ``device``.
+
+        Raises SkeletonError naming state that can be neither carried nor rebuilt.
+        """
+        ...
+
+    def carried(self, module: ModuleT) -> Mapping[str, object]:
+        """Name to tensor for everything that travels, every alias under its own name.
+
+        The order is the order of the stream and must be the same in every process.
+        """
+        ...
+
+    def finalise(self, module: ModuleT) -> None:
+        """Restore what the change of memory broke: ties, flags, eval mode."""
+        ...
+
+    def self_check(self, module: ModuleT) -> Sequence[str]:
+        """Problems that the digest cannot see (a tensor left on meta, a broken tie); empty is good."""
+        ...
+
+    def stored_names(self, module: ModuleT, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+        """Carried name to checkpoint name where the checkpoint maps one to one, else None.
+
+        Carried names that are aliases of a mapped one may be left out.
+        """
+        ...
+
+    def load(self, module: ModuleT, checkpoint: Checkpoint) -> None:
+        """Fill every carried tensor in place by the ordinary way of this family.
+
+        Used only where ``stored_names`` is None.
+        """
+        ...
+
+
+class SkeletonFactory(Protocol):
+    """What an entry point in ``coldstart.skeletons`` loads to."""
+
+    api: int
+
+    def probe(self) -> Availability: ...
+
+    def open(self, *, dtype: str = "", **options: str) -> Skeleton[object]:
+        """``dtype`` is the requested dtype (empty for the checkpoint's own)."""
+        ...
+
+
+# -------------------------------------------------------------------------------------- digest
+
+
+class Digester(Protocol):
+    """Full-coverage digests of ranges of memory."""
+
+    @property
+    def algorithm(self) -> str: ...
+
+    def digest(self, memory: Memory, span: Span) -> bytes:
+        """16 bytes over every byte of ``span`` as it stands in device memory. Blocks; call in a thread."""
+        ...
+
+
+# ----------------------------------------------------------------------------------------- bus
+
+
+class Advert(msgspec.Struct, frozen=True):
+    """A worker's leased record of what it holds and can lend.
+
+    ``inbox`` names the stream of this incarnation; ``generation`` grows when the weights
+    change; ``have`` of ``total`` chunks are verified and may be pulled.
+    """
+
+    worker: str
+    inbox: str
+    incarnation: str
+    generation: int
+    layout: str
+    slots: int
+    have: int
+    total: int
+    transports: tuple[str, ...]
+    host: str
+    device: str
+    since: float = 0.0
+    used: int = 0
+    """Slots in use; filled in by the bus."""
+
+
+class Skip(msgspec.Struct, frozen=True):
+    """A worker that was considered and passed over, and why (``layout``, ``busy``, ``excluded``, ...)."""
+
+    worker: str
+    reason: str
+    layout: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One request for a source: discovery, slot, fence and the joiner's hello in one operation.
+
+    Idempotent by ``transfer``: a repeated claim returns the first answer. If a source is
+    granted, ``hello`` is put into its inbox together with the fence.
+
+    Args:
+        layout: digest of the joiner's layout; sources of another layout are skipped.
+        exclude: workers never to be chosen (failed before; the joiner itself).
+        transports: at least one must be shared with the source.
+        slot_seconds: life of the slot, on the server's clock.
+        lead_seconds: life of the loader's lease if this joiner is elected; 0: never elect.
+        luck: breaks ties between equal sources; 0 <= luck < 2**31.
+    """
+
+    shard: str
+    layout: str
+    worker: str
+    transfer: str
+    hello: bytes
+    exclude: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ()
+    slot_seconds: float = 30.0
+    lead_seconds: float = 3.0
+    luck: int = 0
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """A slot at ``source`` is ours; the hello is in its inbox. ``root`` names the truth, or is empty."""
+
+    source: Advert
+    fence: int
+    root: str
+    epoch: str
+    skipped: tuple[Skip, ...] = ()
+
+
+class Elected(msgspec.Struct, frozen=True):
+    """No source has this layout: we hold the loader's lease and read storage for everybody."""
+
+    root: str
+    epoch: str
+    skipped: tuple[Skip, ...] = ()
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """Nothing to pull from at present: ``leader`` is loading (or empty: all sources are busy)."""
+
+    leader: str
+    root: str
+    epoch: str
+    skipped: tuple[Skip, ...] = ()
+
+
+class Conflicted(msgspec.Struct, frozen=True):
+    """Storage readers published different truths for this shard and layout; nobody is believed."""
+
+    roots: tuple[str, ...]
+    epoch: str
+
+
+ClaimOutcome = Granted | Elected | Deferred | Conflicted
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """Where a listener stands in its two streams; bound to one life of the store by ``epoch``."""
+
+    inbox: str = "0-0"
+    fleet: str = "0-0"
+    epoch: str = ""
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """One message from an inbox; ``fence`` is set by the claim that sent it, else 0."""
+
+    body: bytes
+    fence: int = 0
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a listener got: letters for it, and whether the fleet changed; with the cursor to go on from.
+
+    ``renewed`` says that the store lost its memory (another epoch): adverts must be made again.
+    """
+
+    cursor: Cursor
+    letters: tuple[Letter, ...] = ()
+    fleet_changed: bool = False
+    renewed: bool = False
+
+
+class Bus(Protocol):
+    """Coordination: hints, leases and letters. Nothing in it is needed for safety.
+
+    Every method has a deadline of its own and raises BusError when the store is down, silent
+    or refuses; it never retries in secret. Whether a failed write was applied is unknown.
+    Times are measured on the store's clock. Losing everything costs only slower starts.
+    """
+
+    @property
+    def local_address(self) -> str:
+        """The address of this machine on the route to the store (``127.0.0.1`` for a local one)."""
+        ...
+
+    async def claim(self, claim: Claim) -> ClaimOutcome:
+        """Find a source and take a slot, or be elected to read storage: one atomic operation."""
+        ...
+
+    async def release(self, shard: str, source: str, transfer: str) -> Advert | None:
+        """Give a slot back; returns the source's advert as it stands now, if it is still alive."""
+        ...
+
+    async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
+        """Renew the loader's lease; false when somebody else holds it. ``seconds=0`` gives it up."""
+        ...
+
+    async def advertise(self, shard: str, advert: Advert, seconds: float) -> str:
+        """Make or renew a leased advert; returns the store's epoch."""
+        ...
+
+    async def withdraw(self, shard: str, worker: str) -> None:
+        """Take the advert back at once; idempotent."""
+        ...
+
+    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
+        """Publish once; returns the roots known after it: ``(root,)``, or several in a conflict."""
+        ...
+
+    async def fetch_truth(self, shard: str, layout: str) -> bytes | None: ...
+
+    async def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
+        """Put a letter into an inbox, once per nonce."""
+        ...
+
+    async def listen(self, shard: str, inbox: str, cursor: Cursor, seconds: float) -> Heard:
+        """Wait up to ``seconds`` for letters or a fleet change. One listener per bus object."""
+        ...
+
+    async def record(self, shard: str, entry: bytes) -> None:
+        """Append to the shard's journal stream (bounded)."""
+        ...
+
+    async def shards(self) -> Sequence[str]:
+        """Keys of all shards that had an advert lately."""
+        ...
+
+    async def adverts(self, shard: str) -> Sequence[Advert]:
+        """Live adverts of a shard, with slots in use."""
+        ...
+
+    async def aclose(self) -> None: ...
