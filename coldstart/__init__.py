@@ -1,1 +1,94 @@
-"""placeholder facade"""
+"""coldstart: a new inference worker gets its weights from a peer's memory, verified before it serves.
+
+    async with coldstart.join("/models/llama", redis="redis://store:6379") as replica:
+        serve(replica.module)
+
+Importing this package imports neither torch nor redis nor any plugin; each name below is loaded
+when it is first used.
+
+To read the code, follow one cold start through the files: ``layout`` and ``identity`` (what is
+moved, and what it is called), ``events`` and ``effects`` (what can happen, what can be asked
+for), ``phases`` from ``states`` to ``serve``, ``machine`` and ``source`` (the two machines),
+``ports`` (the edges), ``runner``, ``joining`` and ``lending`` (the shells), ``replica``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coldstart.config import Settings as Settings
+    from coldstart.errors import BusError as BusError
+    from coldstart.errors import CheckpointError as CheckpointError
+    from coldstart.errors import ColdstartError as ColdstartError
+    from coldstart.errors import ColdStartFailed as ColdStartFailed
+    from coldstart.errors import ConfigError as ConfigError
+    from coldstart.errors import IntegrityError as IntegrityError
+    from coldstart.errors import PluginUnavailable as PluginUnavailable
+    from coldstart.errors import SkeletonError as SkeletonError
+    from coldstart.errors import TruthConflict as TruthConflict
+    from coldstart.errors import UnknownPlugin as UnknownPlugin
+    from coldstart.identity import Rank as Rank
+    from coldstart.phases.states import Phase as Phase
+    from coldstart.replica import Replica as Replica
+    from coldstart.replica import join as join
+    from coldstart.report import Attempt as Attempt
+    from coldstart.report import Progress as Progress
+    from coldstart.report import Report as Report
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Attempt": "report",
+    "BusError": "errors",
+    "CheckpointError": "errors",
+    "ColdStartFailed": "errors",
+    "ColdstartError": "errors",
+    "ConfigError": "errors",
+    "IntegrityError": "errors",
+    "Phase": "phases.states",
+    "PluginUnavailable": "errors",
+    "Progress": "report",
+    "Rank": "identity",
+    "Replica": "replica",
+    "Report": "report",
+    "Settings": "config",
+    "SkeletonError": "errors",
+    "TruthConflict": "errors",
+    "UnknownPlugin": "errors",
+    "join": "replica",
+}
+
+__all__ = [
+    "Attempt",
+    "BusError",
+    "CheckpointError",
+    "ColdStartFailed",
+    "ColdstartError",
+    "ConfigError",
+    "IntegrityError",
+    "Phase",
+    "PluginUnavailable",
+    "Progress",
+    "Rank",
+    "Replica",
+    "Report",
+    "Settings",
+    "SkeletonError",
+    "TruthConflict",
+    "UnknownPlugin",
+    "__version__",
+    "join",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'coldstart' has no attribute {name!r}")
+    return getattr(import_module(f"coldstart.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

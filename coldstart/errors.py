@@ -8,6 +8,7 @@
     ├── SkeletonError          the model's author: a tensor that cannot be carried or rebuilt
     ├── TransportError         nobody: another source is tried
     ├── PeerRefused            nobody: another source is tried
+    ├── BadMessage             nobody: a newer or hostile peer; counted and dropped
     ├── BusError               nobody: coordination is down, storage is used
     ├── IntegrityError         never ask for the same bytes again
     │   └── TruthConflict      the operator: two storage readers disagree about one shard
@@ -23,6 +24,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "BadMessage",
     "BusError",
     "CheckpointError",
     "ColdStartFailed",
@@ -107,6 +109,10 @@ class PeerRefused(ColdstartError):
     def __init__(self, what: str, *, reason: str, advice: str = "") -> None:
         super().__init__(what, advice=advice)
         self.reason = reason
+
+
+class BadMessage(ColdstartError):
+    """A letter that is not a message of ours: too long, malformed, of an unknown type or version."""
 
 
 class BusError(ColdstartError):

@@ -205,10 +205,11 @@ def differences(mine: Layout, theirs: Layout, limit: int = 5) -> tuple[str, ...]
 def _placement_differences(mine: Layout, theirs: Layout) -> Iterator[str]:
     for a, b in zip(mine.tensors, theirs.tensors, strict=True):
         if (a.storage, a.offset) != (b.storage, b.offset):
-            yield f"{a.name}: aliases or views another storage (here {a.storage}+{a.offset}, there {b.storage}+{b.offset})"
-    for index, (here, there) in enumerate(zip(mine.storages, theirs.storages, strict=False)):
-        if here != there:
-            yield f"storage {index}: {here} bytes here, {there} there"
+            here, there = f"{a.storage}+{a.offset}", f"{b.storage}+{b.offset}"
+            yield f"{a.name}: aliases or views another storage (here {here}, there {there})"
+    for index, (ours, others) in enumerate(zip(mine.storages, theirs.storages, strict=False)):
+        if ours != others:
+            yield f"storage {index}: {ours} bytes here, {others} there"
     if len(mine.storages) != len(theirs.storages):
         yield f"{len(mine.storages)} storages here, {len(theirs.storages)} there"
     if mine.chunk_bytes != theirs.chunk_bytes:

@@ -1,0 +1,134 @@
+"""The one reader of the environment: settings with their defaults and reasons.
+
+Decides nothing but values. Arguments beat the environment, the environment beats defaults. It
+must not import what it configures. ``replica.py`` uses the result.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from coldstart.errors import ConfigError
+from coldstart.plan import Limits
+
+PREFIX = "COLDSTART_"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything an operator may decide. Each field can be set as ``COLDSTART_<FIELD>``.
+
+    Args:
+        redis: URL of the store (``redis://``, ``rediss://``, ``unix://``); empty: the embedded
+            Valkey of this machine; ``none``: no coordination, storage only.
+        host: address at which peers reach this worker; empty: the one that routes to the store.
+        namespace: prefix of all keys, to share a store between fleets.
+        directory: where the embedded Valkey lives; empty: the user's runtime directory.
+        transports: comma-separated names in order of preference; empty: all that are usable.
+        slots: how many joiners may pull from this worker at one time.
+        lend_gbps: cap on what this worker sends, in 10^9 bytes per second; 0: none.
+        connections: parallel connections per pull.
+        io_seconds: a connection that moves nothing for so long is dead.
+        lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
+        patience, answer, stall, sources, follow, storage_stall, drain: see :class:`coldstart.plan.Limits`.
+    """
+
+    redis: str = ""
+    host: str = ""
+    namespace: str = "cs"
+    directory: str = ""
+    transports: str = ""
+    slots: int = 2
+    lend_gbps: float = 0.0
+    connections: int = 2
+    io_seconds: float = 10.0
+    lease: float = 6.0
+    patience: float = Limits().patience
+    answer: float = Limits().answer
+    stall: float = Limits().stall
+    sources: int = Limits().sources
+    follow: float = Limits().follow
+    storage_stall: float = Limits().storage_stall
+    drain: float = Limits().drain
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            patience=self.patience,
+            answer=self.answer,
+            stall=self.stall,
+            sources=self.sources,
+            follow=self.follow,
+            storage_stall=self.storage_stall,
+            drain=self.drain,
+        )
+
+    @property
+    def transport_names(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.transports.split(",") if name.strip())
+
+    @property
+    def embedded_directory(self) -> Path:
+        """The embedded Valkey's directory: one per user, on a path short enough for a socket."""
+        if self.directory:
+            return Path(self.directory)
+        runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+        if runtime and Path(runtime).is_dir():
+            return Path(runtime) / "coldstart"
+        return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
+
+
+_POSITIVE = ("slots", "connections", "io_seconds", "lease", "answer", "stall", "sources", "storage_stall")
+_NOT_NEGATIVE = ("lend_gbps", "patience", "follow", "drain")
+
+
+def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment and, above it, ``overrides`` (None values are left out).
+
+    Raises:
+        ConfigError: a value is unknown, malformed or out of range; names it and where it came from.
+    """
+    environment = os.environ if environ is None else environ
+    values: dict[str, object] = {}
+    origin: dict[str, str] = {}
+    for field in Settings.__struct_fields__:
+        variable = PREFIX + field.upper()
+        if variable in environment:
+            values[field] = environment[variable]
+            origin[field] = variable
+    for field, value in (overrides or {}).items():
+        if value is not None:
+            values[field] = value
+            origin[field] = field
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"bad setting: {_named(str(error), origin)}") from error
+    for field in (*_POSITIVE, *_NOT_NEGATIVE):
+        value = getattr(settings, field)
+        if value < 0 or (value == 0 and field in _POSITIVE) or value != value or value == float("inf"):
+            raise ConfigError(f"bad setting: {origin.get(field, field)} is {value}", advice="it must be positive")
+    return settings
+
+
+def otlp_endpoint() -> str:
+    """Where the command line exports traces to, by OpenTelemetry's own variables; empty: nowhere."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+
+
+def otlp_protocol() -> str:
+    """``grpc`` or ``http/protobuf``, by OpenTelemetry's own variables."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"
+    )
+
+
+def _named(message: str, origin: Mapping[str, str]) -> str:
+    """msgspec's message with its JSON path replaced by the name that the operator used."""
+    head, _, path = message.partition(" - at `$.")
+    field = path.rstrip("`")
+    return f"{origin.get(field, field)}: {head[0].lower()}{head[1:]}" if field else message

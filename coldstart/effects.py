@@ -1,0 +1,181 @@
+"""Everything the machines may ask of the world: imperatives.
+
+A machine returns effects; the runner performs them and answers with events, never with
+exceptions. Nothing here acts. The decisions that lead to them are in ``phases/`` and
+``source.py``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coldstart.events import Timer
+from coldstart.plan import Chunks
+from coldstart.ports import Advert
+
+
+class Effect(msgspec.Struct, frozen=True, tag=True):
+    """Base of all effects."""
+
+
+# ----------------------------------------------------------------------------------- either side
+
+
+class Arm(Effect, frozen=True):
+    """Start a timer, or start it anew. Answered by Expired unless disarmed."""
+
+    timer: Timer
+    seconds: float
+    subject: str = ""
+
+
+class Disarm(Effect, frozen=True):
+    """Stop a timer."""
+
+    timer: Timer
+    subject: str = ""
+
+
+# ---------------------------------------------------------------------------------------- joiner
+
+
+class ClaimSource(Effect, frozen=True):
+    """Find a source and take a slot. Answered by SourceClaimed, LoaderElected, ClaimDeferred,
+    ClaimFailed or TruthDisputed."""
+
+    attempt: int
+    exclude: tuple[str, ...]
+
+
+class FetchTruth(Effect, frozen=True):
+    """Get the digests to verify against. Answered by TruthReceived or TruthMissed."""
+
+    attempt: int
+    root: str
+
+
+class Pull(Effect, frozen=True):
+    """Accept the offer and fetch chunks. Answered by BytesLanded, ChunkVerified, ChunkCorrupted and
+    at last one PullEnded."""
+
+    attempt: int
+    source: Advert
+    transport: str
+    ticket: bytes
+    number: int
+    chunks: Chunks
+
+
+class ReadStorage(Effect, frozen=True):
+    """Read chunks from the checkpoint. Answered like Pull. ``root`` names the truth, if known;
+    ``leading`` says that we hold the loader's lease, to be renewed while bytes land."""
+
+    attempt: int
+    chunks: Chunks
+    root: str
+    leading: bool
+
+
+class Abandon(Effect, frozen=True):
+    """End a pull or read now. Its PullEnded comes when it is quiet."""
+
+    attempt: int
+
+
+class ReplaceMemory(Effect, frozen=True):
+    """Quarantine the target, which somebody may still write to. Answered by MemoryReplaced."""
+
+    attempt: int
+
+
+class Release(Effect, frozen=True):
+    """Give the slot back and tell the source why. Not answered."""
+
+    attempt: int
+    source: str
+    outcome: str
+
+
+class PublishTruth(Effect, frozen=True):
+    """Publish our digests. Answered by TruthPublished, TruthUnpublished or TruthConflicted."""
+
+    attempt: int
+
+
+class Check(Effect, frozen=True):
+    """Release the last source's slot, see whether its weights stayed the same, and run the builder's
+    self-check. Answered by CheckPassed, CheckFailed or SourceChanged."""
+
+    attempt: int
+    source: Advert | None
+
+
+class Resign(Effect, frozen=True):
+    """Give up the loader's lease. Not answered."""
+
+
+class StartLending(Effect, frozen=True):
+    """Hand the verified weights to the source's machine. Not answered."""
+
+
+class StopLending(Effect, frozen=True):
+    """Drain the source's machine. Answered by Drained."""
+
+
+# ---------------------------------------------------------------------------------------- source
+
+
+class Advertise(Effect, frozen=True):
+    """Make or renew the advert. Answered by Advertised, AdvertFailed or StoreRenewed.
+
+    ``afresh``: the store knows nothing of us, so publish the truth first.
+    """
+
+    generation: int
+    afresh: bool = False
+
+
+class Withdraw(Effect, frozen=True):
+    """Take the advert back. Not answered."""
+
+
+class OpenOffer(Effect, frozen=True):
+    """Open our memory to one joiner. Answered by OfferOpened or OfferFailed."""
+
+    transfer: str
+    joiner: str
+    fence: int
+    transport: str
+    trace: str
+
+
+class SendOffer(Effect, frozen=True):
+    """Send the ticket to the joiner. Not answered."""
+
+    transfer: str
+    joiner: str
+    transport: str
+    ticket: bytes
+    number: int
+    generation: int
+
+
+class SendRefusal(Effect, frozen=True):
+    """Tell the joiner why not, or no more. Not answered."""
+
+    transfer: str
+    joiner: str
+    number: int
+    reason: str
+
+
+class CloseGrant(Effect, frozen=True):
+    """Revoke a grant at its transport. Answered by GrantClosed."""
+
+    transfer: str
+    transport: str
+    outcome: str
+
+
+class ReportDrained(Effect, frozen=True):
+    """Tell the joiner's machine that lending has ended. Not answered."""

@@ -1,0 +1,269 @@
+"""Everything that can happen to a joiner and to a source: facts, in the past tense.
+
+Events are the only input of the two machines. ``attempt`` numbers one try (one claim, one
+pull, one storage read); an event of an older attempt is stale and changes nothing. Events are
+internal and may change at will; what peers send each other is in ``messages.py``. What the
+machines ask for in return is in ``effects.py``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from coldstart.ports import Advert, Skip
+
+
+class Timer(StrEnum):
+    """The clocks a machine may set; each is armed, re-armed or disarmed by an effect."""
+
+    PATIENCE = "patience"
+    ANSWER = "answer"
+    RETRY = "retry"
+    STALL = "stall"
+    QUIET = "quiet"
+    CHECK = "check"
+    DRAIN = "drain"
+    RENEW = "renew"
+    GRANT = "grant"
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """Base of all events."""
+
+
+class AttemptEvent(Event, frozen=True):
+    """Base of events that belong to one attempt."""
+
+    attempt: int
+
+
+# ----------------------------------------------------------------------------------- either side
+
+
+class Expired(Event, frozen=True):
+    """A timer ran out; ``subject`` tells apart timers of one kind (a grant's transfer id)."""
+
+    timer: Timer
+    subject: str = ""
+
+
+class DrainRequested(Event, frozen=True):
+    """The host wants to stop: finish or end what is in flight."""
+
+
+# ---------------------------------------------------------------------------------------- joiner
+
+
+class Started(Event, frozen=True):
+    """Skeleton and memory are ready; ``chunks`` are to be filled."""
+
+    chunks: int
+
+
+class SourceClaimed(AttemptEvent, frozen=True):
+    """A slot is ours and the source has our hello. ``root`` names the truth, if any is published."""
+
+    source: Advert
+    root: str
+    skipped: tuple[Skip, ...] = ()
+
+
+class LoaderElected(AttemptEvent, frozen=True):
+    """Nobody has these weights: we read storage, alone, for everybody."""
+
+    root: str = ""
+    skipped: tuple[Skip, ...] = ()
+
+
+class ClaimDeferred(AttemptEvent, frozen=True):
+    """``leader`` is reading storage; or, where it is empty, every source is busy."""
+
+    leader: str
+    skipped: tuple[Skip, ...] = ()
+
+
+class ClaimFailed(AttemptEvent, frozen=True):
+    """Coordination is down."""
+
+    reason: str
+
+
+class TruthDisputed(AttemptEvent, frozen=True):
+    """Storage readers published different truths earlier; none is believed."""
+
+    roots: tuple[str, ...]
+
+
+class FleetChanged(Event, frozen=True):
+    """Some worker's advert, progress or slot changed: asking again may help."""
+
+
+class TruthReceived(AttemptEvent, frozen=True):
+    """The truth record is here and matches its root."""
+
+
+class TruthMissed(AttemptEvent, frozen=True):
+    """The truth record could not be had, or is not what its root says."""
+
+    reason: str
+
+
+class OfferReceived(AttemptEvent, frozen=True):
+    """The source answered and proved that it means this transfer."""
+
+    transport: str
+    ticket: bytes
+    number: int
+    """The source's random number; our acceptance returns it plus one."""
+
+
+class OfferRefused(AttemptEvent, frozen=True):
+    """The source refuses, or revoked what it had offered."""
+
+    reason: str
+
+
+class BytesLanded(AttemptEvent, frozen=True):
+    """``nbytes`` more are in the target memory, not verified yet."""
+
+    nbytes: int
+
+
+class ChunkVerified(AttemptEvent, frozen=True):
+    """The digest of a chunk, computed from the target memory, equals the truth.
+
+    Where no truth is published yet and the chunk was read from storage, its digest is the truth.
+    """
+
+    chunk: int
+
+
+class ChunkCorrupted(AttemptEvent, frozen=True):
+    """A chunk landed whole and its digest is wrong."""
+
+    chunk: int
+
+
+class PullEnded(AttemptEvent, frozen=True):
+    """A pull or a storage read returned and all its digests are reported.
+
+    ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
+    """
+
+    reason: str = ""
+    quiet: bool = True
+
+
+class MemoryReplaced(AttemptEvent, frozen=True):
+    """The old target is in quarantine; the carried tensors have fresh, empty memory."""
+
+
+class TruthPublished(AttemptEvent, frozen=True):
+    """Our digests are the published truth, under this root."""
+
+    root: str
+
+
+class TruthUnpublished(AttemptEvent, frozen=True):
+    """Coordination is down; our digests are published when it is back."""
+
+    reason: str
+
+
+class TruthConflicted(AttemptEvent, frozen=True):
+    """Another storage reader published other digests for the same shard and layout."""
+
+    roots: tuple[str, ...]
+
+
+class SourceChanged(AttemptEvent, frozen=True):
+    """The source's weights or process changed while we read from it."""
+
+    source: str
+    reason: str
+
+
+class CheckPassed(AttemptEvent, frozen=True):
+    """The builder's self-check found nothing."""
+
+
+class CheckFailed(AttemptEvent, frozen=True):
+    """The module is not right although its bytes are."""
+
+    reason: str
+
+
+class Drained(Event, frozen=True):
+    """The source side is closed."""
+
+
+# ---------------------------------------------------------------------------------------- source
+
+
+class LendingStarted(Event, frozen=True):
+    """The weights are verified and may be lent."""
+
+
+class Advertised(Event, frozen=True):
+    """The advert stands until its lease ends."""
+
+
+class AdvertFailed(Event, frozen=True):
+    """Coordination is down; the advert may be gone."""
+
+    reason: str
+
+
+class StoreRenewed(Event, frozen=True):
+    """The store lost its memory: nothing we told it is known there any more."""
+
+
+class HelloReceived(Event, frozen=True):
+    """A joiner claimed a slot here and asks for an offer."""
+
+    transfer: str
+    joiner: str
+    fence: int
+    number: int
+    layout: str
+    transports: tuple[str, ...]
+    trace: str = ""
+
+
+class OfferOpened(Event, frozen=True):
+    """The transport opened our memory to one grant."""
+
+    transfer: str
+    ticket: bytes
+
+
+class OfferFailed(Event, frozen=True):
+    """The transport cannot open our memory."""
+
+    transfer: str
+    reason: str
+
+
+class AcceptReceived(Event, frozen=True):
+    """The joiner proved that it is alive and means this transfer; repeated as a sign of life."""
+
+    transfer: str
+
+
+class DoneReceived(Event, frozen=True):
+    """The joiner needs the grant no more."""
+
+    transfer: str
+    outcome: str
+
+
+class GrantClosed(Event, frozen=True):
+    """A revoked grant is quiet: nobody reads our memory for it."""
+
+    transfer: str
+
+
+class WeightsChanged(Event, frozen=True):
+    """The host is about to change the weights in place."""

@@ -1,0 +1,80 @@
+"""The journal of a cold start on the bus: one entry per change of state, for operators.
+
+Decides what of a step is worth keeping for others to read. It is written behind the cold start,
+never in its way: when the bus is down or slow, entries are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import msgspec
+
+from coldstart.errors import BusError
+from coldstart.machine import phase_of
+from coldstart.phases.states import State
+from coldstart.ports import Bus
+from coldstart.runner import Entry
+
+KEPT = 256
+"""Entries that wait to be written, at most."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One entry as it is written, in JSON. ``at`` is in seconds of the epoch on the worker's clock."""
+
+    at: float
+    worker: str
+    number: int
+    event: str
+    left: str
+    entered: str
+    phase: str
+    attempt: int
+    verified: int
+    chunks: int
+    effects: tuple[str, ...]
+    reason: str = ""
+
+
+class Journal:
+    """Observes a joiner and writes its changes of state to ``bus``."""
+
+    def __init__(self, bus: Bus, shard: str, worker: str) -> None:
+        self._bus, self._shard, self._worker = bus, shard, worker
+        self._send, self._receive = anyio.create_memory_object_stream[Line](KEPT)
+        self.dropped = 0
+
+    def __call__(self, entry: Entry[State]) -> None:
+        if type(entry.before) is type(entry.after) and entry.before.journey.attempt == entry.after.journey.attempt:
+            return
+        journey = entry.after.journey
+        new_detour = len(journey.detours) > len(entry.before.journey.detours)
+        line = Line(
+            at=time.time(),
+            worker=self._worker,
+            number=entry.number,
+            event=type(entry.event).__name__,
+            left=type(entry.before).__name__,
+            entered=type(entry.after).__name__,
+            phase=phase_of(entry.after).value,
+            attempt=journey.attempt,
+            verified=len(journey.verified),
+            chunks=journey.total,
+            effects=tuple(type(effect).__name__ for effect in entry.effects),
+            reason=journey.detours[-1] if new_detour else "",
+        )
+        try:
+            self._send.send_nowait(line)
+        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        with self._send, self._receive:
+            async for line in self._receive:
+                try:
+                    await self._bus.record(self._shard, msgspec.json.encode(line))
+                except BusError:
+                    self.dropped += 1

@@ -1,0 +1,98 @@
+"""From bytes that land to chunks that are verified.
+
+Decides when a chunk is complete (every byte of it has landed) and has its digest computed from
+the target memory, a few chunks at a time, while later ones still arrive. It must not know where
+the bytes come from nor what the digest should be; its user compares and reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.to_thread
+
+from coldstart.layout import Layout, Span, merged
+from coldstart.plan import Chunks
+from coldstart.ports import Digester, Memory
+
+WORKERS = 2
+"""Digests computed at one time."""
+
+_digest_threads = anyio.CapacityLimiter(WORKERS)
+
+
+class Landing:
+    """Follows one pull or read of ``chunks`` into ``memory``.
+
+    Args:
+        on_bytes: told of every landed range's length, on the loop's thread.
+        on_chunk: told of every completed chunk and its digest; awaited.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        digester: Digester,
+        chunks: Chunks,
+        on_bytes: Callable[[int], None],
+        on_chunk: Callable[[int, bytes], Awaitable[None]],
+    ) -> None:
+        self._memory = memory
+        self._layout: Layout = memory.layout
+        self._digester = digester
+        self._waiting: dict[int, list[Span]] = {chunk: [] for chunk in chunks}
+        self._on_bytes = on_bytes
+        self._on_chunk = on_chunk
+        self._loop = asyncio.get_running_loop()
+        self._send, self._receive = anyio.create_memory_object_stream[int](math.inf)
+
+    def landed(self, span: Span) -> None:
+        """``span`` is in the target memory; may be called from any thread, in any order."""
+        self._loop.call_soon_threadsafe(self._take, span)
+
+    async def settle(self) -> None:
+        """No more will land: returns when the digests of all completed chunks are reported.
+
+        Waits one turn of the loop first, for ranges that other threads have just reported.
+        """
+        await asyncio.sleep(0)
+        self._send.close()
+
+    async def verify(self) -> None:
+        """Digest completed chunks until :meth:`settle` was called and nothing is left."""
+        with self._receive:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(WORKERS):
+                    tasks.start_soon(self._digest)
+
+    async def _digest(self) -> None:
+        with self._receive.clone() as chunks:
+            async for chunk in chunks:
+                span = self._layout.chunk(chunk)
+                digest = await anyio.to_thread.run_sync(
+                    self._digester.digest, self._memory, span, limiter=_digest_threads
+                )
+                await self._on_chunk(chunk, digest)
+
+    def _take(self, span: Span) -> None:
+        self._on_bytes(span.length)
+        size = self._layout.chunk_bytes
+        for chunk in range(span.offset // size, -(-span.end // size)):
+            parts = self._waiting.get(chunk)
+            if parts is None:
+                continue
+            whole = self._layout.chunk(chunk)
+            low, high = max(span.offset, whole.offset), min(span.end, whole.end)
+            parts[:] = merged([*parts, Span(low, high - low)])
+            if parts == [whole]:
+                del self._waiting[chunk]
+                self._complete(chunk)
+
+    def _complete(self, chunk: int) -> None:
+        try:
+            self._send.send_nowait(chunk)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return

@@ -1,0 +1,176 @@
+"""Performs what the source's machine asks for: adverts, offers, refusals, the end of grants.
+
+Decides nothing about who may read. Adverts and withdrawals are kept in order, so that a slow
+advert can never outlive the withdrawal after it. It knows ports and messages, no adapter.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+
+import anyio
+
+from coldstart import effects, events
+from coldstart.effects import Effect
+from coldstart.errors import BusError, ColdstartError
+from coldstart.events import Event
+from coldstart.identity import Shard, Truth
+from coldstart.joining import Worker
+from coldstart.messages import Accept, Done, Hello, Offer, Refusal, encode
+from coldstart.ports import Advert, Bus, Grant, Memory, Transport
+from coldstart.source import Terms
+from coldstart.telemetry import logger
+
+
+class Lending:
+    """The source's hands.
+
+    Args:
+        bus: None when there is no coordination: nothing is ever lent then.
+        memory: the verified weights.
+        truth: the digests they were verified against, once known.
+        report_drained: reaches the joiner's machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        shard: Shard,
+        worker: Worker,
+        bus: Bus | None,
+        transports: Mapping[str, Transport],
+        memory: Memory,
+        terms: Terms,
+        host: str,
+        truth: Callable[[], Truth | None],
+        report_drained: Callable[[], None],
+    ) -> None:
+        self._shard, self._worker, self._bus = shard, worker, bus
+        self._transports, self._memory, self._terms, self._host = transports, memory, terms, host
+        self._truth, self._report_drained = truth, report_drained
+        self._numbers: dict[str, int] = {}
+        self._epoch = ""
+        self._in_order = anyio.Lock()
+        self._known = False
+        self.post: Callable[[Event], None] = lambda event: None
+
+    async def perform(self, effect: Effect) -> None:
+        """Perform one effect and post what comes of it; never raises but for cancellation."""
+        try:
+            await self._perform(effect)
+        except Exception as error:  # a transport may raise anything
+            if not isinstance(error, ColdstartError):
+                logger().error("effect broke", effect=type(effect).__name__, error=repr(error))
+            match effect:
+                case effects.Advertise():
+                    logger().warning("advert failed", worker=self._worker.name, reason=str(error))
+                    self.post(events.AdvertFailed(str(error)))
+                case effects.OpenOffer(transfer=transfer):
+                    self.post(events.OfferFailed(transfer, str(error)[:512]))
+                case effects.CloseGrant(transfer=transfer):
+                    self.post(events.GrantClosed(transfer))
+                case _:
+                    pass
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case effects.Advertise():
+                async with self._in_order:
+                    await self._advertise(effect)
+            case effects.Withdraw():
+                async with self._in_order:
+                    if self._bus is not None:
+                        await self._bus.withdraw(self._shard.key, self._worker.name)
+            case effects.OpenOffer():
+                await self._open(effect)
+            case effects.SendOffer():
+                await self._send_offer(effect)
+            case effects.SendRefusal():
+                refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason[:512])
+                await self._send(effect.joiner, refusal)
+            case effects.CloseGrant():
+                await self._transports[effect.transport].revoke(effect.transfer)
+                self._numbers.pop(effect.transfer, None)
+                self.post(events.GrantClosed(effect.transfer))
+            case effects.ReportDrained():
+                self._report_drained()
+            case _:
+                raise AssertionError(f"not an effect of the source: {effect}")
+
+    def letter(self, message: Hello | Accept | Done, fence: int) -> None:
+        """A joiner's letter as an event, if it proves what it must."""
+        match message:
+            case Hello():
+                self.post(
+                    events.HelloReceived(
+                        message.transfer,
+                        message.joiner,
+                        fence,
+                        message.number,
+                        message.layout,
+                        message.transports,
+                        message.trace,
+                    )
+                )
+            case Accept():
+                if self._numbers.get(message.transfer) == message.answer - 1:
+                    self.post(events.AcceptReceived(message.transfer))
+            case Done():
+                self.post(events.DoneReceived(message.transfer, message.outcome))
+
+    async def _advertise(self, effect: effects.Advertise) -> None:
+        bus, truth = self._bus, self._truth()
+        if bus is None or truth is None:
+            return
+        if effect.afresh or not self._known:
+            await self._publish(bus, truth)
+        layout = self._memory.layout
+        advert = Advert(
+            worker=self._worker.name,
+            inbox=self._worker.inbox,
+            incarnation=self._worker.incarnation,
+            generation=effect.generation,
+            layout=layout.digest,
+            slots=self._terms.slots,
+            have=layout.chunks,
+            total=layout.chunks,
+            transports=tuple(self._transports),
+            host=self._host,
+            device=self._memory.device,
+        )
+        epoch = await bus.advertise(self._shard.key, advert, self._terms.lease)
+        lost = self._epoch not in ("", epoch)
+        self._epoch = epoch
+        self.post(events.StoreRenewed() if lost else events.Advertised())
+
+    async def _publish(self, bus: Bus, truth: Truth) -> None:
+        """Make sure that the store knows the truth we would be verified against."""
+        roots = await bus.publish_truth(self._shard.key, truth.layout.digest, truth.root, truth.encode())
+        if tuple(roots) != (truth.root,):
+            self._known = False
+            logger().error("truth conflict", shard=str(self._shard), roots=list(roots), worker=self._worker.name)
+            raise BusError("published truths disagree", advice="this worker serves but does not lend")
+        self._known = True
+
+    async def _open(self, effect: effects.OpenOffer) -> None:
+        grant = Grant(effect.transfer, effect.joiner, effect.fence, self._terms.grant)
+        ticket = await self._transports[effect.transport].offer(grant, self._memory)
+        self.post(events.OfferOpened(effect.transfer, ticket))
+
+    async def _send_offer(self, effect: effects.SendOffer) -> None:
+        number = secrets.randbits(62)
+        self._numbers[effect.transfer] = number
+        offer = Offer(
+            transfer=effect.transfer,
+            answer=effect.number + 1,
+            number=number,
+            transport=effect.transport,
+            ticket=effect.ticket,
+            generation=effect.generation,
+        )
+        await self._send(effect.joiner, offer)
+
+    async def _send(self, inbox: str, message: Offer | Refusal) -> None:
+        if self._bus is not None:
+            await self._bus.send(self._shard.key, inbox, encode(message), secrets.token_hex(8))

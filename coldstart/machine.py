@@ -1,0 +1,96 @@
+"""The joiner's state machine: the phases' pages joined into one total table.
+
+``step(state, event, at)`` is the whole machine: pure, no clock, no I/O. It decides two things
+that hold in every state: events of older attempts are stale, and an event that a page calls
+illegal is a bug of ours. What each event means is on the pages in ``phases/``; the other side
+of a transfer is ``source.py``; ``runner.py`` drives both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coldstart.effects import Release
+from coldstart.errors import IllegalTransition
+from coldstart.events import AttemptEvent, Event, SourceClaimed
+from coldstart.phases import discover, fallback, handshake, serve, transfer, verify
+from coldstart.phases.states import PHASE_OF, Failed, Gone, Idle, Journey, Move, Page, Phase, State
+from coldstart.plan import Limits
+
+PAGES: Mapping[type[State], Page] = {
+    page.state: page
+    for page in (
+        *discover.PAGES,
+        *handshake.PAGES,
+        *transfer.PAGES,
+        *fallback.PAGES,
+        *verify.PAGES,
+        *serve.PAGES,
+    )
+}
+
+
+def initial(limits: Limits) -> State:
+    """A joiner before it starts."""
+    return Idle(Journey(limits))
+
+
+def step(state: State, event: Event, at: float) -> Move:
+    """The next state and what it asks for.
+
+    Args:
+        at: monotonic seconds at which the event happened; never decreasing.
+
+    Raises:
+        IllegalTransition: the event can never come in this state; a bug, not a peer's fault.
+    """
+    if isinstance(event, AttemptEvent) and event.attempt < state.journey.attempt:
+        return state, _stale(event)
+    page = PAGES[type(state)]
+    kind = type(event)
+    handler = page.handled.get(kind)
+    if handler is not None:
+        return handler(state, event, at)
+    if kind in page.ignored:
+        return state, _stale(event) if isinstance(state, Failed | Gone) else ()
+    raise IllegalTransition(f"{kind.__name__} in state {type(state).__name__}", advice="please report this bug")
+
+
+def phase_of(state: State) -> Phase:
+    """The phase an operator sees."""
+    return PHASE_OF[type(state)]
+
+
+def ended(state: State) -> bool:
+    """Whether nothing can happen any more."""
+    return isinstance(state, Failed | Gone)
+
+
+def _stale(event: Event) -> tuple[Release, ...]:
+    """A slot granted to an attempt that nobody waits for is given back."""
+    if isinstance(event, SourceClaimed):
+        return (Release(event.attempt, event.source.worker, "too late"),)
+    return ()
+
+
+EDGES = (
+    (Phase.IDLE, Phase.DISCOVER),
+    (Phase.DISCOVER, Phase.HANDSHAKE),
+    (Phase.DISCOVER, Phase.FALLBACK),
+    (Phase.DISCOVER, Phase.FAILED),
+    (Phase.HANDSHAKE, Phase.TRANSFER),
+    (Phase.HANDSHAKE, Phase.DISCOVER),
+    (Phase.HANDSHAKE, Phase.FALLBACK),
+    (Phase.TRANSFER, Phase.VERIFY),
+    (Phase.TRANSFER, Phase.DISCOVER),
+    (Phase.TRANSFER, Phase.FALLBACK),
+    (Phase.TRANSFER, Phase.FAILED),
+    (Phase.FALLBACK, Phase.VERIFY),
+    (Phase.FALLBACK, Phase.FAILED),
+    (Phase.VERIFY, Phase.SERVE),
+    (Phase.VERIFY, Phase.DISCOVER),
+    (Phase.VERIFY, Phase.FALLBACK),
+    (Phase.VERIFY, Phase.FAILED),
+    (Phase.SERVE, Phase.GONE),
+)
+"""Every change of phase that some event can cause; the README's picture is drawn from it."""

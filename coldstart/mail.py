@@ -1,0 +1,83 @@
+"""Reads this worker's inbox and the fleet's stream, and hands each letter to the right machine.
+
+Decides nothing; counts what it cannot read. It goes on through any outage of the bus: it backs
+off, listens again, and tells both machines when the store has lost its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from coldstart.errors import BadMessage, BusError
+from coldstart.messages import Accept, Done, Hello, Offer, Refusal, decode
+from coldstart.ports import Bus, Cursor, Letter
+from coldstart.telemetry import logger
+
+WAIT_SECONDS = 2.0
+BACK_OFF = (0.05, 0.2, 0.5, 1.0)
+"""Pauses after the first, second, ... failed listen, in seconds; the last one repeats."""
+
+
+class Mail:
+    """One worker's postman.
+
+    Args:
+        to_joiner: takes a source's letters.
+        to_source: takes joiners' letters, with the fence of the claim.
+        fleet_changed, store_renewed: told of what the streams imply.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        shard: str,
+        inbox: str,
+        *,
+        to_joiner: Callable[[Offer | Refusal], None],
+        to_source: Callable[[Hello | Accept | Done, int], None],
+        fleet_changed: Callable[[], None],
+        store_renewed: Callable[[], None],
+    ) -> None:
+        self._bus, self._shard, self._inbox = bus, shard, inbox
+        self._to_joiner, self._to_source = to_joiner, to_source
+        self._fleet_changed, self._store_renewed = fleet_changed, store_renewed
+        self.dropped = 0
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        cursor, failures = Cursor(), 0
+        while True:
+            try:
+                heard = await self._bus.listen(self._shard, self._inbox, cursor, WAIT_SECONDS)
+            except BusError as error:
+                pause = BACK_OFF[min(failures, len(BACK_OFF) - 1)]
+                if failures == 0:
+                    logger().warning("bus lost", error=str(error))
+                failures += 1
+                await anyio.sleep(pause)
+                continue
+            if failures:
+                logger().info("bus is back", failures=failures)
+                failures = 0
+            cursor = heard.cursor
+            if heard.renewed:
+                self._store_renewed()
+            for letter in heard.letters:
+                self._deliver(letter)
+            if heard.fleet_changed:
+                self._fleet_changed()
+
+    def _deliver(self, letter: Letter) -> None:
+        try:
+            message = decode(letter.body)
+        except BadMessage as error:
+            self.dropped += 1
+            logger().warning("letter dropped", error=str(error), dropped=self.dropped)
+            return
+        match message:
+            case Offer() | Refusal():
+                self._to_joiner(message)
+            case Hello() | Accept() | Done():
+                self._to_source(message, letter.fence)

@@ -1,0 +1,104 @@
+"""What workers send each other through the bus: versioned, bounded, typed; and its meaning as events.
+
+The wire schema is a promise to workers of other versions; events are not. This module is the
+one place where the two meet. A message is msgpack, at most 64 KiB, tagged by its type, checked
+before anything looks at it. Unknown tags come from newer workers: they are counted and dropped,
+never a crash. Nothing from a peer is a path, a key or code.
+
+Liveness is proved both ways, as in a three-way handshake: the joiner's :class:`Hello` carries a
+random number, the source's :class:`Offer` returns it plus one with a number of its own, the
+joiner's :class:`Accept` returns that plus one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from coldstart.errors import BadMessage
+from coldstart.identity import Id
+
+VERSION = 1
+MAX_BYTES = 64 * 1024
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,32}\Z")]
+Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,64}\Z")]
+Words = Annotated[str, msgspec.Meta(max_length=512)]
+Ticket = Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of all messages; ``transfer`` names the claim that they belong to."""
+
+    transfer: Id
+    version: int = VERSION
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Joiner to source, delivered by the claim: here I am, this is what I want, open your memory."""
+
+    joiner: Id
+    number: Number
+    layout: Hex
+    transports: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)]
+    trace: Annotated[str, msgspec.Meta(max_length=256)] = ""
+
+
+class Offer(Message, frozen=True, tag="offer"):
+    """Source to joiner: my memory is open to you; ``answer`` is your number plus one."""
+
+    answer: Number
+    number: Number
+    transport: Name
+    ticket: Ticket
+    generation: Number
+
+
+class Refusal(Message, frozen=True, tag="refusal"):
+    """Source to joiner: no, or no more; ``answer`` is your number plus one."""
+
+    answer: Number
+    reason: Words
+
+
+class Accept(Message, frozen=True, tag="accept"):
+    """Joiner to source: I am alive and mean this transfer; ``answer`` is your number plus one.
+
+    Repeated while the transfer goes on.
+    """
+
+    answer: Number
+
+
+class Done(Message, frozen=True, tag="done"):
+    """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not."""
+
+    outcome: Words
+
+
+AnyMessage = Hello | Offer | Refusal | Accept | Done
+
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """The message as bytes; raises BadMessage when it would be refused by every receiver."""
+    body = msgspec.msgpack.encode(message)
+    if len(body) > MAX_BYTES:
+        raise BadMessage(f"{type(message).__name__} of {len(body)} bytes is over {MAX_BYTES}")
+    return body
+
+
+def decode(body: bytes) -> AnyMessage:
+    """The message in ``body``; raises BadMessage, and only that, for anything else."""
+    if len(body) > MAX_BYTES:
+        raise BadMessage(f"letter of {len(body)} bytes is over {MAX_BYTES}")
+    try:
+        message = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"letter is not a message: {error}") from error
+    if message.version != VERSION:
+        raise BadMessage(f"message of version {message.version}, this worker speaks {VERSION}")
+    return message

@@ -1,0 +1,101 @@
+"""FALLBACK: read from storage what no peer gave.
+
+Decides when a storage read has failed. Where truth is known, storage must agree with it; where
+it is not, what storage gives becomes the truth in ``verify.py``.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coldstart.effects import Arm, Disarm
+from coldstart.events import (
+    BytesLanded,
+    ChunkCorrupted,
+    ChunkVerified,
+    DrainRequested,
+    Expired,
+    FleetChanged,
+    PullEnded,
+    Timer,
+)
+from coldstart.phases import groups, moves
+from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
+
+
+def bytes_landed(state: Loading, event: BytesLanded, at: float) -> Move:
+    return state, (Arm(Timer.STALL, state.journey.limits.storage_stall),)
+
+
+def chunk_verified(state: Loading, event: ChunkVerified, at: float) -> Move:
+    journey = state.journey.with_chunk(event.chunk, STORAGE)
+    return replace(state, journey=journey), (Arm(Timer.STALL, journey.limits.storage_stall),)
+
+
+def chunk_corrupted(state: Loading, event: ChunkCorrupted, at: float) -> Move:
+    """Our storage disagrees with the truth that another storage reader published."""
+    reason = f"chunk {event.chunk} read from storage differs from the published truth"
+    return moves.stop_load(state.journey, Failure.CONFLICT, reason)
+
+
+def pull_ended(state: Loading, event: PullEnded, at: float) -> Move:
+    if event.reason or not state.journey.complete:
+        return moves.fail(state.journey, Failure.STORAGE, event.reason or "storage read ended early")
+    if state.journey.root:
+        return moves.check(state.journey, None)
+    return moves.publish(state.journey)
+
+
+def expired(state: Loading, event: Expired, at: float) -> Move:
+    if event.timer is not Timer.STALL:
+        return state, ()
+    return moves.stop_load(state.journey, Failure.STORAGE, "storage read stalled")
+
+
+def drain_requested(state: Loading | LoadFailing, event: DrainRequested, at: float) -> Move:
+    return moves.leave(state.journey, None)
+
+
+def stopped(state: LoadFailing, event: PullEnded, at: float) -> Move:
+    failed, effects = moves.fail(state.journey, state.failure, state.reason)
+    return failed, (Disarm(Timer.QUIET), *effects)
+
+
+def never_stopped(state: LoadFailing, event: Expired, at: float) -> Move:
+    if event.timer is not Timer.QUIET:
+        return state, ()
+    return moves.fail(state.journey, state.failure, state.reason)
+
+
+_ILLEGAL = (
+    groups.START
+    | groups.CLAIM_ANSWERS
+    | groups.TRUTH_ANSWERS
+    | groups.OFFER_ANSWERS
+    | groups.MEMORY_ANSWERS
+    | groups.PUBLISH_ANSWERS
+    | groups.CHECK_ANSWERS
+    | groups.DRAINED
+)
+
+PAGES = (
+    Page(
+        Loading,
+        handled={
+            BytesLanded: bytes_landed,
+            ChunkVerified: chunk_verified,
+            ChunkCorrupted: chunk_corrupted,
+            PullEnded: pull_ended,
+            Expired: expired,
+            DrainRequested: drain_requested,
+        },
+        ignored=frozenset({FleetChanged}),
+        illegal=_ILLEGAL,
+    ),
+    Page(
+        LoadFailing,
+        handled={PullEnded: stopped, Expired: never_stopped, DrainRequested: drain_requested},
+        ignored=frozenset({BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged}),
+        illegal=_ILLEGAL,
+    ),
+)

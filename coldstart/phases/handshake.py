@@ -1,0 +1,90 @@
+"""HANDSHAKE: agree with the source, and know the truth before the first byte.
+
+Decides when a source counts as agreed (its offer is here and so are the digests to verify
+against) and when it is left for the next one. Layouts are equal already: a claim grants only
+sources of the joiner's own layout. The bytes move in ``transfer.py``.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coldstart.events import (
+    DrainRequested,
+    Expired,
+    FleetChanged,
+    OfferReceived,
+    OfferRefused,
+    Timer,
+    TruthMissed,
+    TruthReceived,
+)
+from coldstart.phases import groups, moves
+from coldstart.phases.states import Handshaking, Move, Page
+
+
+def truth_received(state: Handshaking, event: TruthReceived, at: float) -> Move:
+    return _agreed(replace(state, truth=True), at)
+
+
+def offer_received(state: Handshaking, event: OfferReceived, at: float) -> Move:
+    return _agreed(state if state.offer else replace(state, offer=event), at)
+
+
+def truth_missed(state: Handshaking, event: TruthMissed, at: float) -> Move:
+    """Bytes that cannot be verified are not worth having."""
+    state = replace(state, journey=replace(state.journey, root=""))
+    return _next(state, event.reason, at)
+
+
+def offer_refused(state: Handshaking, event: OfferRefused, at: float) -> Move:
+    return _next(state, f"refused ({event.reason})", at)
+
+
+def expired(state: Handshaking, event: Expired, at: float) -> Move:
+    """The source keeps silent, or all patience is spent."""
+    match event.timer:
+        case Timer.ANSWER:
+            return _next(state, "no answer", at)
+        case Timer.PATIENCE:
+            journey = replace(moves.spent(state.journey, state.since, at), patience=0.0)
+            return moves.leave_source(journey, state.source, "no answer", at, exclude=True)
+        case _:
+            return state, ()
+
+
+def drain_requested(state: Handshaking, event: DrainRequested, at: float) -> Move:
+    return moves.leave(state.journey, state.source)
+
+
+def _agreed(state: Handshaking, at: float) -> Move:
+    if state.truth and state.offer is not None:
+        return moves.pull(state.journey, state.source, state.offer, state.since, at)
+    return state, ()
+
+
+def _next(state: Handshaking, reason: str, at: float) -> Move:
+    journey = moves.spent(state.journey, state.since, at)
+    return moves.leave_source(journey, state.source, reason, at, exclude=True)
+
+
+PAGES = (
+    Page(
+        Handshaking,
+        handled={
+            TruthReceived: truth_received,
+            TruthMissed: truth_missed,
+            OfferReceived: offer_received,
+            OfferRefused: offer_refused,
+            Expired: expired,
+            DrainRequested: drain_requested,
+        },
+        ignored=groups.CLAIM_ANSWERS | frozenset({FleetChanged}),
+        illegal=groups.START
+        | groups.PULL_REPORTS
+        | groups.MEMORY_ANSWERS
+        | groups.PUBLISH_ANSWERS
+        | groups.CHECK_ANSWERS
+        | groups.DRAINED,
+    ),
+)

@@ -1,0 +1,179 @@
+"""How each phase is entered: the state and the effects that go with it.
+
+The one place where a decision leads out of a phase, so that patience, slots and attempts are
+accounted for once. Which event causes which move is on the phases' own pages, starting with
+``discover.py``.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coldstart.effects import (
+    Abandon,
+    Arm,
+    Check,
+    ClaimSource,
+    Disarm,
+    FetchTruth,
+    PublishTruth,
+    Pull,
+    ReadStorage,
+    Release,
+    Resign,
+    StartLending,
+)
+from coldstart.events import OfferReceived, Timer
+from coldstart.phases.states import (
+    Abandoning,
+    Checking,
+    Discovering,
+    Failed,
+    Failure,
+    Gone,
+    Handshaking,
+    Journey,
+    LoadFailing,
+    Loading,
+    Move,
+    Publishing,
+    Serving,
+    Transferring,
+    Waiting,
+)
+from coldstart.ports import Advert
+
+
+def spent(journey: Journey, since: float, at: float) -> Journey:
+    """The journey with the patience used up between ``since`` and ``at`` taken off."""
+    return replace(journey, patience=max(0.0, journey.patience - (at - since)))
+
+
+def detour(journey: Journey, reason: str) -> Journey:
+    """The journey with the reason why a path was left noted."""
+    return replace(journey, detours=(*journey.detours, reason))
+
+
+def seek(journey: Journey, at: float) -> Move:
+    """Look for a source, as long as there is patience for it."""
+    if journey.patience <= 0:
+        return load(detour(journey, "patience spent"), leading=False)
+    if journey.followed >= journey.limits.follow:
+        return load(detour(journey, "the loader took too long"), leading=False)
+    journey = replace(journey, attempt=journey.attempt + 1)
+    return Discovering(journey, since=at), (
+        ClaimSource(journey.attempt, journey.excluded),
+        Arm(Timer.PATIENCE, journey.patience),
+    )
+
+
+def wait(journey: Journey, leader: str, since: float, at: float) -> Move:
+    """Wait for the leader's weights, or for a free slot. Following costs no patience, but has its limit."""
+    if leader:
+        return Waiting(journey, leader, since=at), (
+            Disarm(Timer.PATIENCE),
+            Arm(Timer.RETRY, journey.limits.retry),
+        )
+    return Waiting(journey, leader, since=since), (Arm(Timer.RETRY, journey.limits.retry),)
+
+
+def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
+    """Wait for the source's offer, and get the truth meanwhile."""
+    known = journey.root == root
+    journey = replace(journey, tries=journey.tries + 1, root=root)
+    fetch = () if known else (FetchTruth(journey.attempt, root),)
+    return Handshaking(journey, source, since, truth=known), (
+        *fetch,
+        Arm(Timer.ANSWER, journey.limits.answer),
+    )
+
+
+def pull(journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float) -> Move:
+    """Fetch what is missing from the source."""
+    journey = spent(journey, since, at)
+    return Transferring(journey, source), (
+        Disarm(Timer.PATIENCE),
+        Disarm(Timer.ANSWER),
+        Pull(journey.attempt, source, offer.transport, offer.ticket, offer.number, journey.missing),
+        Arm(Timer.STALL, journey.limits.stall),
+    )
+
+
+def abandon(journey: Journey, source: Advert, reason: str, *, exclude: bool) -> Move:
+    """End the pull; go on when it is quiet."""
+    return Abandoning(journey, source, reason, exclude), (
+        Abandon(journey.attempt),
+        Disarm(Timer.STALL),
+        Arm(Timer.QUIET, journey.limits.quiet),
+    )
+
+
+def leave_source(journey: Journey, source: Advert, reason: str, at: float, *, exclude: bool) -> Move:
+    """The source is no use: give its slot back and try the next one, or storage when enough failed."""
+    release = Release(journey.attempt, source.worker, reason)
+    journey = detour(journey, f"{source.worker}: {reason}")
+    if exclude and source.worker not in journey.excluded:
+        journey = replace(journey, excluded=(*journey.excluded, source.worker))
+    enough = journey.tries >= journey.limits.sources
+    state, effects = load(journey, leading=False) if enough else seek(journey, at)
+    return state, (release, *effects)
+
+
+def load(journey: Journey, *, leading: bool) -> Move:
+    """Read from storage what is still missing."""
+    journey = replace(journey, attempt=journey.attempt + 1)
+    return Loading(journey, leading), (
+        Disarm(Timer.PATIENCE),
+        Disarm(Timer.RETRY),
+        Disarm(Timer.ANSWER),
+        ReadStorage(journey.attempt, journey.missing, journey.root, leading),
+        Arm(Timer.STALL, journey.limits.storage_stall),
+    )
+
+
+def stop_load(journey: Journey, failure: Failure, reason: str) -> Move:
+    """End the storage read; fail when it is quiet."""
+    return LoadFailing(journey, failure, reason), (
+        Abandon(journey.attempt),
+        Disarm(Timer.STALL),
+        Arm(Timer.QUIET, journey.limits.quiet),
+    )
+
+
+def publish(journey: Journey) -> Move:
+    """Everything came from storage and nobody published truth before: publish ours."""
+    return Publishing(journey), (
+        Disarm(Timer.STALL),
+        PublishTruth(journey.attempt),
+        Arm(Timer.CHECK, journey.limits.check),
+    )
+
+
+def check(journey: Journey, source: Advert | None) -> Move:
+    """All digests are right: see whether the module is, too."""
+    return Checking(journey, source), (
+        Disarm(Timer.STALL),
+        Check(journey.attempt, source),
+        Arm(Timer.CHECK, journey.limits.check),
+    )
+
+
+def serve(journey: Journey) -> Move:
+    """Serve, and lend to others."""
+    return Serving(journey), (Disarm(Timer.CHECK), StartLending())
+
+
+def fail(journey: Journey, failure: Failure, reason: str) -> Move:
+    """No path is left."""
+    return Failed(detour(journey, reason), failure, reason), (
+        Disarm(Timer.CHECK),
+        Disarm(Timer.QUIET),
+        Disarm(Timer.PATIENCE),
+        Resign(),
+    )
+
+
+def leave(journey: Journey, source: Advert | None) -> Move:
+    """The host does not want to start any more."""
+    release = () if source is None else (Release(journey.attempt, source.worker, "cancelled"),)
+    return Gone(journey), (Abandon(journey.attempt), *release, Resign())

@@ -1,0 +1,224 @@
+"""The states of a joiner, and what each phase needs to know.
+
+A state holds only what its phase needs; what all phases carry along is the :class:`Journey`.
+Nothing here decides anything; how a state is entered is in ``moves.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from coldstart.effects import Effect
+from coldstart.events import Event, OfferReceived
+from coldstart.plan import Chunks, Limits
+from coldstart.ports import Advert
+
+STORAGE = "storage"
+"""The origin of chunks that were read from the checkpoint."""
+
+
+class Phase(StrEnum):
+    """What an operator sees; several states may make up one phase."""
+
+    IDLE = "IDLE"
+    DISCOVER = "DISCOVER"
+    HANDSHAKE = "HANDSHAKE"
+    TRANSFER = "TRANSFER"
+    FALLBACK = "FALLBACK"
+    VERIFY = "VERIFY"
+    SERVE = "SERVE"
+    FAILED = "FAILED"
+    GONE = "GONE"
+
+
+class Failure(StrEnum):
+    """Why a cold start ended in FAILED."""
+
+    STORAGE = "storage"
+    CONFLICT = "conflict"
+    CHECK = "check"
+    MEMORY = "memory"
+
+
+class Journey(msgspec.Struct, frozen=True):
+    """What a joiner carries through all phases.
+
+    Args:
+        limits: how long and how often.
+        total: chunks of the layout.
+        verified: chunks whose digest was right.
+        origins: where each verified chunk came from, by worker or :data:`STORAGE`.
+        attempt: number of the current try; grows, never repeats.
+        tries: sources that were given a chance.
+        excluded: workers never asked again.
+        patience: seconds that may still be lost on peers and coordination.
+        followed: seconds spent waiting for loaders.
+        root: name of the published truth, empty while unknown.
+        detours: why each source or path was left, in order.
+    """
+
+    limits: Limits
+    total: int = 0
+    verified: Chunks = Chunks()
+    origins: tuple[tuple[str, Chunks], ...] = ()
+    attempt: int = 0
+    tries: int = 0
+    excluded: tuple[str, ...] = ()
+    patience: float = 0.0
+    followed: float = 0.0
+    root: str = ""
+    detours: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> Chunks:
+        return Chunks.first(self.total) - self.verified
+
+    @property
+    def complete(self) -> bool:
+        return len(self.verified) == self.total
+
+    def with_chunk(self, chunk: int, origin: str) -> Journey:
+        """The journey with one more verified chunk; a repeated chunk changes nothing."""
+        if chunk in self.verified:
+            return self
+        origins = dict(self.origins)
+        origins[origin] = origins.get(origin, Chunks()).add(chunk)
+        return msgspec.structs.replace(self, verified=self.verified.add(chunk), origins=tuple(origins.items()))
+
+    def without_origin(self, origin: str) -> Journey:
+        """The journey with everything from ``origin`` missing again."""
+        origins = dict(self.origins)
+        lost = origins.pop(origin, Chunks())
+        return msgspec.structs.replace(self, verified=self.verified - lost, origins=tuple(origins.items()))
+
+
+class State(msgspec.Struct, frozen=True, tag=True):
+    """Base of all states of the joiner."""
+
+    journey: Journey
+
+
+class Idle(State, frozen=True):
+    """Skeleton and memory are not ready yet."""
+
+
+class Discovering(State, frozen=True):
+    """A claim is on its way. Patience has been running since ``since``."""
+
+    since: float
+
+
+class Waiting(State, frozen=True):
+    """Nothing to pull from now: ``leader`` reads storage, or (empty) all sources are busy.
+
+    Patience runs only while no leader is at work.
+    """
+
+    leader: str
+    since: float
+
+
+class Handshaking(State, frozen=True):
+    """A slot is ours; the source's offer and the truth are on their way, in any order."""
+
+    source: Advert
+    since: float
+    truth: bool = False
+    offer: OfferReceived | None = None
+
+
+class Transferring(State, frozen=True):
+    """Chunks arrive from ``source``."""
+
+    source: Advert
+
+
+class Abandoning(State, frozen=True):
+    """A pull from ``source`` was given up and is not quiet yet; ``exclude`` the source afterwards."""
+
+    source: Advert
+    reason: str
+    exclude: bool
+
+
+class Replacing(State, frozen=True):
+    """The target is being quarantined because an abandoned pull would not become quiet."""
+
+
+class Loading(State, frozen=True):
+    """Missing chunks are read from storage; ``leading`` for the whole fleet or for ourselves."""
+
+    leading: bool
+
+
+class LoadFailing(State, frozen=True):
+    """A storage read was given up and is not quiet yet."""
+
+    failure: Failure
+    reason: str
+
+
+class Publishing(State, frozen=True):
+    """All bytes came from storage before any truth was known: ours is being published."""
+
+
+class Checking(State, frozen=True):
+    """All chunks are verified; the builder checks the module. ``source`` is the last one, if any."""
+
+    source: Advert | None
+
+
+class Serving(State, frozen=True):
+    """The weights are right. The source's machine lends them."""
+
+
+class Draining(State, frozen=True):
+    """Still serving; transfers in flight come to their end."""
+
+
+class Failed(State, frozen=True):
+    """No path led to verified weights."""
+
+    failure: Failure
+    reason: str
+
+
+class Gone(State, frozen=True):
+    """Nothing is held, lent or advertised any more."""
+
+
+PHASE_OF: Mapping[type[State], Phase] = {
+    Idle: Phase.IDLE,
+    Discovering: Phase.DISCOVER,
+    Waiting: Phase.DISCOVER,
+    Handshaking: Phase.HANDSHAKE,
+    Transferring: Phase.TRANSFER,
+    Abandoning: Phase.TRANSFER,
+    Replacing: Phase.TRANSFER,
+    Loading: Phase.FALLBACK,
+    LoadFailing: Phase.FALLBACK,
+    Publishing: Phase.VERIFY,
+    Checking: Phase.VERIFY,
+    Serving: Phase.SERVE,
+    Draining: Phase.SERVE,
+    Failed: Phase.FAILED,
+    Gone: Phase.GONE,
+}
+
+Move = tuple[State, tuple[Effect, ...]]
+"""What a step returns."""
+
+Handler = Callable[..., Move]
+"""``handler(state, event, at) -> Move``; typed on the pages by the concrete state and event."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The rules of one state: every event is handled, ignored or illegal; never two of them."""
+
+    state: type[State]
+    handled: Mapping[type[Event], Handler]
+    ignored: frozenset[type[Event]]
+    illegal: frozenset[type[Event]]

@@ -1,0 +1,95 @@
+"""Pure arithmetic of a cold start: sets of chunks, limits, and what to do when a source fails.
+
+Decides which chunks are still missing and how patience is spent. It must not know phases,
+clocks or transports. The facts it works on come as events (``events.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from coldstart.layout import Layout, Span, merged
+
+
+class Chunks(msgspec.Struct, frozen=True):
+    """An immutable set of chunk numbers, held as the bits of one integer."""
+
+    bits: int = 0
+
+    @classmethod
+    def of(cls, chunks: Iterable[int]) -> Chunks:
+        bits = 0
+        for chunk in chunks:
+            bits |= 1 << chunk
+        return cls(bits)
+
+    @classmethod
+    def first(cls, count: int) -> Chunks:
+        """The chunks 0 to ``count - 1``."""
+        return cls((1 << count) - 1)
+
+    def __or__(self, other: Chunks) -> Chunks:
+        return Chunks(self.bits | other.bits)
+
+    def __sub__(self, other: Chunks) -> Chunks:
+        return Chunks(self.bits & ~other.bits)
+
+    def __contains__(self, chunk: int) -> bool:
+        return bool(self.bits >> chunk & 1)
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __iter__(self) -> Iterator[int]:
+        bits = self.bits
+        while bits:
+            lowest = bits & -bits
+            yield lowest.bit_length() - 1
+            bits ^= lowest
+
+    def add(self, chunk: int) -> Chunks:
+        return Chunks(self.bits | 1 << chunk)
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long and how often, in seconds and counts. Every wait of the joiner is one of these.
+
+    Args:
+        patience: all time lost on peers and coordination in one cold start, before storage is
+            used. Time in which bytes arrive does not count, nor does following a live loader.
+        answer: a source answers a handshake within this, or the next one is asked.
+        stall: a transfer in which nothing lands for so long is abandoned.
+        sources: how many sources are tried.
+        follow: live loaders are waited for so long altogether, then storage is read here too.
+        retry: a waiting joiner asks again at least so often.
+        quiet: an abandoned pull must be quiet within this.
+        storage_stall: a storage read in which nothing lands for so long has failed.
+        check: the final self-check takes at most this.
+        drain: transfers in flight may go on for so long after a drain is asked for.
+    """
+
+    patience: float = 5.0
+    answer: float = 2.0
+    stall: float = 2.0
+    sources: int = 3
+    follow: float = 300.0
+    retry: float = 0.5
+    quiet: float = 5.0
+    storage_stall: float = 30.0
+    check: float = 60.0
+    drain: float = 10.0
+
+
+def spans_of(layout: Layout, chunks: Chunks) -> tuple[Span, ...]:
+    """The stream ranges of ``chunks``, neighbours merged."""
+    return merged(layout.chunk(chunk) for chunk in chunks)
+
+
+def payload_of(layout: Layout, chunks: Chunks) -> int:
+    """Bytes of weights in ``chunks``, padding left out."""
+    return sum(piece.length for span in spans_of(layout, chunks) for piece in layout.pieces(span))

@@ -1,0 +1,261 @@
+"""What happened in a cold start, folded from its steps: the truth about the path taken.
+
+Decides how steps become phase times, attempts, origins of bytes and progress. Pure: it is told
+of every step (as an observer of the runner) and asks nothing. ``telemetry.py`` turns the same
+steps into logs and spans.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
+from coldstart.events import (
+    BytesLanded,
+    ClaimDeferred,
+    LoaderElected,
+    OfferReceived,
+    SourceClaimed,
+    TruthUnpublished,
+)
+from coldstart.layout import Layout
+from coldstart.machine import phase_of
+from coldstart.phases.states import (
+    STORAGE,
+    Failed,
+    Failure,
+    Handshaking,
+    Journey,
+    Loading,
+    Phase,
+    State,
+)
+from coldstart.plan import payload_of
+from coldstart.runner import Entry
+
+Path = Literal["storage", "peer", "mixed", "none"]
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One try at one source (or ``storage``): how long, how much of it was verified, how it ended."""
+
+    number: int
+    source: str
+    transport: str
+    seconds: float
+    bytes: int
+    outcome: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
+
+    ``verified`` is true only in SERVE; ``against`` says what the bytes were compared with:
+    ``published truth``, or ``own storage read`` where this worker made the truth.
+    ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
+    ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
+    """
+
+    worker: str
+    shard: str
+    model: str
+    state: Phase
+    path: Path
+    verified: bool
+    against: str
+    sources: tuple[str, ...]
+    transport: str
+    bytes_total: int
+    bytes_peer: int
+    bytes_storage: int
+    gbps: float
+    seconds: float
+    phases: dict[str, float]
+    attempts: tuple[Attempt, ...]
+    detours: tuple[str, ...]
+    skipped: tuple[str, ...]
+    root: str
+    error: str | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a cold start is. ``rate`` is in bytes per second over the present phase."""
+
+    phase: Phase
+    source: str
+    bytes_landed: int
+    bytes_verified: int
+    bytes_total: int
+    rate: float
+    seconds: float
+    attempts: int
+    reason: str = ""
+
+
+class Recorder:
+    """Folds the steps of one joiner into a report.
+
+    Args:
+        worker, shard, model: names for the report.
+        layout: of the carried tensors, to count bytes.
+        began: monotonic seconds at which the cold start began (before the skeleton was built).
+    """
+
+    def __init__(self, worker: str, shard: str, model: str, layout: Layout, began: float) -> None:
+        self._worker, self._shard, self._model = worker, shard, model
+        self._layout = layout
+        self._began = began
+        self._entered = began
+        self._now = began
+        self._ended: float | None = None
+        self._phases: dict[str, float] = {}
+        self._attempts: list[Attempt] = []
+        self._open: tuple[int, str, float, str] | None = None
+        self._skipped: dict[str, str] = {}
+        self._landed = 0
+        self._landed_in_phase = 0
+        self._own_truth = False
+        self._transport = ""
+        self._state: State | None = None
+
+    def built(self, seconds: float) -> None:
+        """The skeleton took so long."""
+        self._phases["build"] = seconds
+
+    def __call__(self, entry: Entry[State]) -> None:
+        """Take one step in."""
+        self._now = entry.at
+        self._note(entry)
+        if phase_of(entry.before) is not phase_of(entry.after):
+            self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at)
+        self._follow_attempt(entry)
+        self._state = entry.after
+
+    def _note(self, entry: Entry[State]) -> None:
+        match entry.event:
+            case BytesLanded(nbytes=nbytes):
+                self._landed += nbytes
+                self._landed_in_phase += nbytes
+            case SourceClaimed(skipped=skipped) | LoaderElected(skipped=skipped) | ClaimDeferred(skipped=skipped):
+                self._skipped.update({skip.worker: skip.reason for skip in skipped})
+            case OfferReceived(transport=transport):
+                self._transport = transport
+            case TruthUnpublished():
+                self._own_truth = True
+            case _:
+                pass
+        if isinstance(entry.after, Loading) and not entry.after.journey.root:
+            self._own_truth = True
+
+    def _change_phase(self, before: Phase, after: Phase, at: float) -> None:
+        if before is not Phase.IDLE:
+            name = before.value.lower()
+            self._phases[name] = self._phases.get(name, 0.0) + at - self._entered
+        self._entered = at
+        self._landed_in_phase = 0
+        if after in (Phase.SERVE, Phase.FAILED, Phase.GONE) and self._ended is None:
+            self._ended = at
+
+    def _follow_attempt(self, entry: Entry[State]) -> None:
+        number, journey = entry.after.journey.attempt, entry.after.journey
+        if self._open is not None and (self._open[0] != number or phase_of(entry.after) in _AFTER):
+            began_number, source, began, transport = self._open
+            chunks = dict(journey.origins).get(source)
+            before = sum(a.bytes for a in self._attempts if a.source == source)
+            nbytes = payload_of(self._layout, chunks) - before if chunks else 0
+            outcome = "ok" if phase_of(entry.after) in _AFTER and journey.complete else _last_detour(journey)
+            self._attempts.append(
+                Attempt(began_number, source, transport or self._transport, entry.at - began, nbytes, outcome)
+            )
+            self._open = None
+        if self._open is None and phase_of(entry.after) not in _AFTER:
+            match entry.after:
+                case Handshaking(source=advert):
+                    self._transport = ""
+                    self._open = (number, advert.worker, entry.at, "")
+                case Loading():
+                    self._open = (number, STORAGE, entry.at, STORAGE)
+                case _:
+                    pass
+
+    def progress(self) -> Progress:
+        """Where the cold start stands at its last step."""
+        state = self._state
+        journey = state.journey if state else None
+        elapsed = self._now - self._entered
+        return Progress(
+            phase=phase_of(state) if state else Phase.IDLE,
+            source=self._open[1] if self._open else "",
+            bytes_landed=min(self._landed, self._layout.payload),
+            bytes_verified=payload_of(self._layout, journey.verified) if journey else 0,
+            bytes_total=self._layout.payload,
+            rate=self._landed_in_phase / elapsed if elapsed > 0 else 0.0,
+            seconds=(self._ended or self._now) - self._began,
+            attempts=journey.attempt if journey else 0,
+            reason=journey.detours[-1] if journey and journey.detours else "",
+        )
+
+    def report(self) -> Report:
+        """The report as of the last step; final once the state is SERVE or FAILED."""
+        state = self._state
+        journey = state.journey if state else None
+        origins = dict(journey.origins) if journey else {}
+        storage = payload_of(self._layout, origins[STORAGE]) if STORAGE in origins else 0
+        peers = tuple(origin for origin in origins if origin != STORAGE)
+        peer = sum(payload_of(self._layout, origins[origin]) for origin in peers)
+        phase = phase_of(state) if state else Phase.IDLE
+        serving = phase is Phase.SERVE or (phase is Phase.GONE and self._ended is not None)
+        moving = self._phases.get("transfer" if peer else "fallback", 0.0)
+        return Report(
+            worker=self._worker,
+            shard=self._shard,
+            model=self._model,
+            state=phase,
+            path=_path(peer, storage),
+            verified=serving and journey is not None and journey.complete,
+            against="own storage read" if self._own_truth else "published truth",
+            sources=peers,
+            transport=self._transport or (STORAGE if storage else ""),
+            bytes_total=self._layout.payload,
+            bytes_peer=peer,
+            bytes_storage=storage,
+            gbps=(peer or storage) / moving / 1e9 if moving > 0 else 0.0,
+            seconds=(self._ended or self._now) - self._began,
+            phases=dict(self._phases),
+            attempts=tuple(self._attempts),
+            detours=journey.detours if journey else (),
+            skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
+            root=journey.root if journey else "",
+            error=state.reason if isinstance(state, Failed) else None,
+        )
+
+
+_AFTER = (Phase.VERIFY, Phase.SERVE, Phase.FAILED, Phase.GONE)
+
+
+def failure(report: Report, state: Failed) -> ColdstartError:
+    """The error that a failed cold start is raised as."""
+    what = f"{report.model}: {state.reason}"
+    match state.failure:
+        case Failure.CONFLICT:
+            return TruthConflict(what, advice="compare the checkpoint files of the two workers; neither may be served")
+        case Failure.CHECK:
+            return SkeletonError(what, advice="the bytes are right, the skeleton builder is not")
+        case Failure.MEMORY:
+            return IntegrityError(what, advice="start the worker anew")
+        case Failure.STORAGE:
+            return ColdStartFailed(what, advice="; ".join(state.journey.detours[:-1]))
+
+
+def _path(peer: int, storage: int) -> Path:
+    if peer and storage:
+        return "mixed"
+    if peer:
+        return "peer"
+    return "storage" if storage else "none"
+
+
+def _last_detour(journey: Journey) -> str:
+    return journey.detours[-1].partition(": ")[2] or journey.detours[-1] if journey.detours else "ended"

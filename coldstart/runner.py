@@ -1,0 +1,116 @@
+"""The one loop that drives a machine: events in, step, effects out.
+
+Decides nothing about cold starts. It owns the queue of events, the timers and the tasks that
+perform effects, so that every outcome, including a bug in a plugin, comes back as an event and
+nothing runs once the loop has ended. It knows neither the joiner's machine nor the source's,
+nor any port; ``joining.py`` and ``lending.py`` perform the effects. Every step is told to the
+observers before its effects are performed: journal, log, spans and report derive from that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from coldstart.effects import Arm, Disarm, Effect
+from coldstart.events import Event, Expired, Timer
+
+S = TypeVar("S")
+
+
+class Entry(msgspec.Struct, Generic[S], frozen=True):
+    """One step of a machine as the journal keeps it. ``at`` is in monotonic seconds."""
+
+    number: int
+    at: float
+    event: Event
+    before: S
+    after: S
+    effects: tuple[Effect, ...]
+
+
+Observer = Callable[[Entry[S]], None]
+"""Told of every step; must be quick and must not raise."""
+
+
+class Runner(Generic[S]):
+    """Runs one machine until its state has ended.
+
+    Args:
+        state: the machine's first state.
+        step: the machine.
+        ended: whether a state is final.
+        perform: performs one effect and posts what comes of it; must not raise.
+        observers: told of each step, in order.
+    """
+
+    def __init__(
+        self,
+        state: S,
+        step: Callable[[S, Event, float], tuple[S, tuple[Effect, ...]]],
+        ended: Callable[[S], bool],
+        perform: Callable[[Effect], Coroutine[Any, Any, None]],
+        observers: Sequence[Observer[S]] = (),
+    ) -> None:
+        self.state = state
+        self._step = step
+        self._ended = ended
+        self._perform = perform
+        self._observers = tuple(observers)
+        self._deadlines: dict[tuple[Timer, str], float] = {}
+        self._count = 0
+        self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def post(self, event: Event) -> None:
+        """Queue an event; from the loop's own thread only. After the end it is dropped."""
+        try:
+            self._send.send_nowait(event)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return
+
+    def post_from_thread(self, event: Event) -> None:
+        """Queue an event from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.post, event)
+
+    async def run(self) -> None:
+        """Drive the machine to its end, then wait for the effects still being performed."""
+        self._loop = asyncio.get_running_loop()
+        with self._send, self._receive:
+            async with anyio.create_task_group() as tasks:
+                while not self._ended(self.state):
+                    self._advance(await self._next(), tasks)
+
+    def _advance(self, event: Event, tasks: TaskGroup) -> None:
+        at = anyio.current_time()
+        before = self.state
+        self.state, effects = self._step(before, event, at)
+        self._count += 1
+        entry = Entry(self._count, at, event, before, self.state, effects)
+        for observe in self._observers:
+            observe(entry)
+        for effect in effects:
+            match effect:
+                case Arm(timer=timer, seconds=seconds, subject=subject):
+                    self._deadlines[timer, subject] = at + seconds
+                case Disarm(timer=timer, subject=subject):
+                    self._deadlines.pop((timer, subject), None)
+                case _:
+                    tasks.start_soon(self._perform, effect, name=type(effect).__name__)
+
+    async def _next(self) -> Event:
+        """The next event, or the expiry of the next timer, whichever comes first."""
+        if not self._deadlines:
+            return await self._receive.receive()
+        key = min(self._deadlines, key=self._deadlines.__getitem__)
+        with anyio.move_on_at(self._deadlines[key]):
+            return await self._receive.receive()
+        del self._deadlines[key]
+        return Expired(*key)

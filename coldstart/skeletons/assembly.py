@@ -1,0 +1,151 @@
+"""Everything that needs torch before a cold start can begin: skeleton, arena, digester, storage.
+
+Decides how a skeleton that was asked for by name, factory or object becomes a module whose
+carried tensors lie in an arena, and how its checkpoint is read. Blocking; ``replica.py`` calls
+it in a worker thread, which also keeps the import of torch off the event loop. It must not know
+peers or the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import anyio.to_thread
+import msgspec
+import torch
+from torch import nn
+
+from coldstart import registry
+from coldstart.arena import Arena
+from coldstart.checkpoint import read_checkpoint
+from coldstart.digest import ChunkDigester
+from coldstart.errors import ConfigError, SkeletonError
+from coldstart.identity import ModelVersion, Shard
+from coldstart.layout import Span
+from coldstart.ports import Checkpoint, Landed, Rank, Skeleton
+from coldstart.skeletons.adoption import adopt
+from coldstart.skeletons.module import ModuleSkeleton
+from coldstart.transports.storage import Placement, StorageTransport, place
+
+Module = nn.Module
+"""What a builder makes; named here so that the facade need not import torch."""
+
+SkeletonChoice = str | Skeleton[nn.Module] | Callable[[], nn.Module]
+"""A name (``auto``, ``tensors``, ``transformers``, ...), a builder, or a factory of a module."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be built."""
+
+    checkpoint: Path
+    skeleton: SkeletonChoice = "auto"
+    dtype: str = ""
+    device: str = "cpu"
+    rank: Rank = Rank()
+    revision: str = ""
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A module without weights, and all that is needed to fill it."""
+
+    module: nn.Module
+    shard: Shard
+    arena: Arena
+    digester: ChunkDigester
+    storage: StorageReader
+    self_check: Callable[[], Sequence[str]]
+
+
+class StorageReader:
+    """Reads the checkpoint into the arena: only what is missing where it maps byte for byte.
+
+    ``partial`` says which; ``reason`` why not.
+    """
+
+    def __init__(
+        self, skeleton: Skeleton[nn.Module], module: nn.Module, checkpoint: Checkpoint, arena: Arena
+    ) -> None:
+        self._skeleton, self._module, self._checkpoint, self._arena = skeleton, module, checkpoint, arena
+        names = skeleton.stored_names(module, checkpoint)
+        placed = place(arena.layout, names, checkpoint) if names is not None else None
+        self._transport = StorageTransport(checkpoint, placed) if isinstance(placed, Placement) else None
+        self.partial = self._transport is not None
+        self.reason = "" if self.partial else _why_whole(skeleton, placed)
+
+    async def read(self, spans: Sequence[Span], landed: Landed) -> None:
+        """Bring ``spans`` into the arena, or all of it where the family's own loader must be used."""
+        if self._transport is not None:
+            await self._transport.pull(b"", spans, self._arena, landed)
+            return
+        await anyio.to_thread.run_sync(self._load)
+        landed(Span(0, self._arena.layout.nbytes))
+
+    def _load(self) -> None:
+        with torch.no_grad():
+            self._skeleton.load(self._module, self._checkpoint)
+
+
+def build(order: Order) -> Built:
+    """Read the checkpoint's headers, build the skeleton and give it its memory.
+
+    Raises:
+        CheckpointError: missing, truncated or hostile files.
+        UnknownPlugin, PluginUnavailable: the skeleton's name.
+        SkeletonError: state that can be neither carried nor rebuilt.
+        ConfigError: the device is not there, or has no room.
+    """
+    checkpoint = read_checkpoint(order.checkpoint)
+    skeleton = _skeleton(order, checkpoint)
+    module = skeleton.build(checkpoint, order.rank, order.device)
+    carried = cast("dict[str, torch.Tensor]", dict(skeleton.carried(module)))
+    if not carried:
+        raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
+    arena = adopt(module, carried, order.device)
+    skeleton.finalise(module)
+    version = ModelVersion(
+        name=order.checkpoint.resolve().name,
+        checkpoint=checkpoint.fingerprint,
+        skeleton=skeleton.identity,
+        dtype=order.dtype,
+        revision=order.revision,
+    )
+
+    def self_check() -> Sequence[str]:
+        return skeleton.self_check(module)
+
+    return Built(
+        module=module,
+        shard=Shard(version, order.rank),
+        arena=arena,
+        digester=ChunkDigester(),
+        storage=StorageReader(skeleton, module, checkpoint, arena),
+        self_check=self_check,
+    )
+
+
+def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
+    choice = order.skeleton
+    if isinstance(choice, str):
+        name = _automatic(checkpoint) if choice == "auto" else choice
+        factory = registry.skeleton(name)
+        return cast("Skeleton[nn.Module]", factory.open(dtype=order.dtype))
+    if isinstance(choice, Skeleton):
+        return choice
+    if callable(choice):
+        return ModuleSkeleton(choice)
+    raise ConfigError(f"skeleton is {choice!r}", advice="give a name, a builder, or a function that makes the module")
+
+
+def _automatic(checkpoint: Checkpoint) -> str:
+    """``transformers`` for a checkpoint with an architecture, if that plugin is here; else ``tensors``."""
+    if checkpoint.config and "architectures" in checkpoint.config and "transformers" in registry.names("skeletons"):
+        return "transformers"
+    return "tensors"
+
+
+def _why_whole(skeleton: Skeleton[nn.Module], placed: object) -> str:
+    if placed is None:
+        return f"{skeleton.name} transforms weights as it loads them"
+    return getattr(placed, "reason", "")

@@ -1,0 +1,316 @@
+"""The source's state machine: advertise, grant, watch over grants, drain.
+
+Decides who may read this worker's weights and for how long. Like the joiner's machine it is
+pure: ``step(state, event, at) -> (state, effects)``, total over modes and events. A grant lives
+only as long as its joiner shows signs of life; a joiner that dies, stalls or lies costs a
+source one slot until the grant's time is over, and nothing else. Weights are lent only in the
+layout they were verified in. ``lending.py`` performs what is asked for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from coldstart import events
+from coldstart.effects import (
+    Advertise,
+    Arm,
+    CloseGrant,
+    Disarm,
+    Effect,
+    OpenOffer,
+    ReportDrained,
+    SendOffer,
+    SendRefusal,
+    Withdraw,
+)
+from coldstart.errors import IllegalTransition
+from coldstart.events import Event, Timer
+
+
+class Mode(StrEnum):
+    """What the source as a whole is doing."""
+
+    SILENT = "silent"
+    """No verified weights, or weights about to change: nothing is advertised."""
+    OPEN = "open"
+    """Advertised; grants are given."""
+    DRAINING = "draining"
+    """Withdrawn; grants in flight may end."""
+    CLOSED = "closed"
+    """Nothing is lent any more."""
+
+
+class Grantee(msgspec.Struct, frozen=True):
+    """One joiner with a grant. ``accepted`` once it has shown that it means this transfer."""
+
+    transfer: str
+    joiner: str
+    transport: str
+    number: int
+    """The joiner's random number; answers return it plus one."""
+    accepted: bool = False
+    closing: bool = False
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a source lends, and on what conditions. Times in seconds.
+
+    Args:
+        layout: digest of the layout that is lent.
+        slots: grants at one time.
+        transports: names, in order of preference.
+        lease: life of the advert; renewed three times as often.
+        accept: an offer that is not accepted within this is taken back.
+        grant: an accepted grant without a sign of life for so long is closed.
+        drain: grants in flight may go on for so long.
+    """
+
+    layout: str
+    slots: int
+    transports: tuple[str, ...]
+    lease: float = 6.0
+    accept: float = 5.0
+    grant: float = 15.0
+    drain: float = 10.0
+
+
+class Source(msgspec.Struct, frozen=True):
+    """State of the source's side."""
+
+    terms: Terms
+    mode: Mode = Mode.SILENT
+    generation: int = 1
+    grants: tuple[Grantee, ...] = ()
+
+    def grantee(self, transfer: str) -> Grantee | None:
+        return next((grant for grant in self.grants if grant.transfer == transfer), None)
+
+    def with_grant(self, grant: Grantee) -> Source:
+        others = tuple(other for other in self.grants if other.transfer != grant.transfer)
+        return replace(self, grants=(*others, grant))
+
+    def without(self, transfer: str) -> Source:
+        return replace(self, grants=tuple(grant for grant in self.grants if grant.transfer != transfer))
+
+
+Move = tuple[Source, tuple[Effect, ...]]
+
+
+# ------------------------------------------------------------------------------------ advertising
+
+
+def lending_started(source: Source, event: events.LendingStarted) -> Move:
+    return replace(source, mode=Mode.OPEN), (Advertise(source.generation, afresh=False),)
+
+
+def advertised(source: Source, event: events.Advertised) -> Move:
+    return source, (Arm(Timer.RENEW, source.terms.lease / 3),)
+
+
+def advert_failed(source: Source, event: events.AdvertFailed) -> Move:
+    """The store may have lost us; when it is back it is told everything."""
+    return source, (Arm(Timer.RENEW, source.terms.lease / 3),)
+
+
+def store_renewed(source: Source, event: events.StoreRenewed) -> Move:
+    return source, (Advertise(source.generation, afresh=True),)
+
+
+def weights_changed(source: Source, event: events.WeightsChanged) -> Move:
+    """Whoever reads now gets a mixture: nobody may, until the weights are verified again."""
+    silent = replace(source, mode=Mode.SILENT, generation=source.generation + 1)
+    state, effects = _close_all(silent, "weights changed")
+    return state, (Withdraw(), Disarm(Timer.RENEW), *effects)
+
+
+# ----------------------------------------------------------------------------------------- grants
+
+
+def hello_received(source: Source, event: events.HelloReceived) -> Move:
+    """Give a grant, or say why not. A repeated hello changes nothing."""
+    if source.grantee(event.transfer) is not None:
+        return source, ()
+    transport = next((name for name in source.terms.transports if name in event.transports), "")
+    if reason := _objection(source, event, transport):
+        return source, (SendRefusal(event.transfer, event.joiner, event.number, reason),)
+    grant = Grantee(event.transfer, event.joiner, transport, event.number)
+    return source.with_grant(grant), (
+        OpenOffer(event.transfer, event.joiner, event.fence, transport, event.trace),
+        Arm(Timer.GRANT, source.terms.accept, event.transfer),
+    )
+
+
+def refuse(source: Source, event: events.HelloReceived) -> Move:
+    """Silent, draining or closed: no new grants."""
+    return source, (SendRefusal(event.transfer, event.joiner, event.number, source.mode.value),)
+
+
+def offer_opened(source: Source, event: events.OfferOpened) -> Move:
+    grant = source.grantee(event.transfer)
+    if grant is None or grant.closing:
+        return source, ()
+    offer = SendOffer(
+        event.transfer, grant.joiner, grant.transport, event.ticket, grant.number, source.generation
+    )
+    return source, (offer,)
+
+
+def offer_failed(source: Source, event: events.OfferFailed) -> Move:
+    grant = source.grantee(event.transfer)
+    if grant is None:
+        return source, ()
+    state, effects = _maybe_drained(source.without(event.transfer))
+    return state, (
+        SendRefusal(event.transfer, grant.joiner, grant.number, event.reason),
+        Disarm(Timer.GRANT, event.transfer),
+        *effects,
+    )
+
+
+def accept_received(source: Source, event: events.AcceptReceived) -> Move:
+    """The joiner lives: its grant's clock starts anew."""
+    grant = source.grantee(event.transfer)
+    if grant is None or grant.closing:
+        return source, ()
+    state = source.with_grant(replace(grant, accepted=True))
+    return state, (Arm(Timer.GRANT, source.terms.grant, event.transfer),)
+
+
+def done_received(source: Source, event: events.DoneReceived) -> Move:
+    return _close(source, event.transfer, event.outcome)
+
+
+def grant_closed(source: Source, event: events.GrantClosed) -> Move:
+    return _maybe_drained(source.without(event.transfer))
+
+
+def expired(source: Source, event: events.Expired) -> Move:
+    match event.timer:
+        case Timer.RENEW if source.mode is Mode.OPEN:
+            return source, (Advertise(source.generation),)
+        case Timer.GRANT:
+            return _close(source, event.subject, "no sign of life")
+        case Timer.DRAIN if source.mode is Mode.DRAINING:
+            return _close_all(source, "drained")
+        case _:
+            return source, ()
+
+
+# ------------------------------------------------------------------------------------------ drain
+
+
+def drain_requested(source: Source, event: events.DrainRequested) -> Move:
+    """No new grants from now on; those in flight have until the drain's end."""
+    draining = replace(source, mode=Mode.DRAINING)
+    state, effects = _maybe_drained(draining)
+    return state, (Withdraw(), Disarm(Timer.RENEW), Arm(Timer.DRAIN, source.terms.drain), *effects)
+
+
+def report_again(source: Source, event: events.DrainRequested) -> Move:
+    return source, (ReportDrained(),)
+
+
+# -------------------------------------------------------------------------------------- the table
+
+Handler = Callable[..., Move]
+_ANY: Mapping[type[Event], Handler] = {
+    events.AcceptReceived: accept_received,
+    events.DoneReceived: done_received,
+    events.GrantClosed: grant_closed,
+    events.OfferOpened: offer_opened,
+    events.OfferFailed: offer_failed,
+    events.Expired: expired,
+}
+_ADVERT: frozenset[type[Event]] = frozenset({events.Advertised, events.AdvertFailed, events.StoreRenewed})
+
+HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
+    Mode.SILENT: {
+        **_ANY,
+        events.LendingStarted: lending_started,
+        events.HelloReceived: refuse,
+        events.DrainRequested: drain_requested,
+    },
+    Mode.OPEN: {
+        **_ANY,
+        events.HelloReceived: hello_received,
+        events.Advertised: advertised,
+        events.AdvertFailed: advert_failed,
+        events.StoreRenewed: store_renewed,
+        events.WeightsChanged: weights_changed,
+        events.DrainRequested: drain_requested,
+    },
+    Mode.DRAINING: {**_ANY, events.HelloReceived: refuse},
+    Mode.CLOSED: {events.HelloReceived: refuse, events.DrainRequested: report_again},
+}
+IGNORED: Mapping[Mode, frozenset[type[Event]]] = {
+    Mode.SILENT: _ADVERT | {events.WeightsChanged},
+    Mode.OPEN: frozenset({events.LendingStarted}),
+    Mode.DRAINING: _ADVERT | {events.WeightsChanged, events.DrainRequested},
+    Mode.CLOSED: _ADVERT | {events.WeightsChanged} | frozenset(_ANY),
+}
+ILLEGAL: Mapping[Mode, frozenset[type[Event]]] = {
+    Mode.SILENT: frozenset(),
+    Mode.OPEN: frozenset(),
+    Mode.DRAINING: frozenset({events.LendingStarted}),
+    Mode.CLOSED: frozenset({events.LendingStarted}),
+}
+
+
+def step(source: Source, event: Event, at: float) -> Move:
+    """The next state and what it asks for; ``at`` is unused, all times are timers.
+
+    Raises:
+        IllegalTransition: the event can never come in this mode; a bug, not a peer's fault.
+    """
+    kind = type(event)
+    handler = HANDLED[source.mode].get(kind)
+    if handler is not None:
+        return handler(source, event)
+    if kind in IGNORED[source.mode]:
+        return source, ()
+    raise IllegalTransition(f"{kind.__name__} while {source.mode}", advice="please report this bug")
+
+
+# ---------------------------------------------------------------------------------------- helpers
+
+
+def _objection(source: Source, event: events.HelloReceived, transport: str) -> str:
+    """Why this joiner gets no grant, or an empty string."""
+    if event.layout != source.terms.layout:
+        return "layout"
+    if not transport:
+        return "no common transport"
+    if len(source.grants) >= source.terms.slots:
+        return "busy"
+    return ""
+
+
+def _close(source: Source, transfer: str, outcome: str) -> Move:
+    grant = source.grantee(transfer)
+    if grant is None or grant.closing:
+        return source, ()
+    return source.with_grant(replace(grant, closing=True)), (
+        CloseGrant(transfer, grant.transport, outcome),
+        Disarm(Timer.GRANT, transfer),
+    )
+
+
+def _close_all(source: Source, outcome: str) -> Move:
+    effects: list[Effect] = []
+    for grant in source.grants:
+        if not grant.closing:
+            source, closing = _close(source, grant.transfer, outcome)
+            effects.append(SendRefusal(grant.transfer, grant.joiner, grant.number, outcome))
+            effects.extend(closing)
+    return source, tuple(effects)
+
+
+def _maybe_drained(source: Source) -> Move:
+    if source.mode is Mode.DRAINING and not source.grants:
+        return replace(source, mode=Mode.CLOSED), (Disarm(Timer.DRAIN), ReportDrained())
+    return source, ()

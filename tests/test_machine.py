@@ -1,0 +1,354 @@
+"""The joiner's machine: total, closed, bounded, and idempotent."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from coldstart import effects, events
+from coldstart.effects import Effect
+from coldstart.errors import IllegalTransition
+from coldstart.events import Event, Timer
+from coldstart.machine import EDGES, PAGES, ended, initial, phase_of, step
+from coldstart.phases import groups
+from coldstart.phases.states import (
+    PHASE_OF,
+    Checking,
+    Discovering,
+    Failed,
+    Failure,
+    Gone,
+    Handshaking,
+    Loading,
+    Phase,
+    Serving,
+    State,
+    Transferring,
+    Waiting,
+)
+from coldstart.plan import Chunks, Limits
+from coldstart.ports import Advert
+
+LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2)
+CHUNKS = 2
+
+
+def advert(worker: str) -> Advert:
+    return Advert(worker, f"{worker}.1", "1", 1, "aa", 2, 2, 2, ("tcp",), "127.0.0.1", "cpu")
+
+
+def answers(state: State, effect: Effect) -> Iterator[Event]:
+    """Everything the world may answer to an effect, good and bad."""
+    match effect:
+        case effects.ClaimSource(attempt=n, exclude=exclude):
+            for worker in ("a", "b", "c"):
+                if worker not in exclude:
+                    yield events.SourceClaimed(n, advert(worker), "root")
+                    yield events.SourceClaimed(n, advert(worker), "")
+            yield events.LoaderElected(n)
+            yield events.LoaderElected(n, "root")
+            yield events.ClaimDeferred(n, "leader")
+            yield events.ClaimDeferred(n, "")
+            yield events.ClaimFailed(n, "bus down")
+            yield events.TruthDisputed(n, ("x", "y"))
+        case effects.FetchTruth(attempt=n):
+            yield events.TruthReceived(n)
+            yield events.TruthMissed(n, "gone")
+        case effects.Pull(attempt=n, chunks=chunks) | effects.ReadStorage(attempt=n, chunks=chunks):
+            yield events.BytesLanded(n, 1)
+            for chunk in chunks:
+                yield events.ChunkVerified(n, chunk)
+                yield events.ChunkCorrupted(n, chunk)
+            yield events.PullEnded(n)
+            yield events.PullEnded(n, "broken")
+            yield events.PullEnded(n, "broken", quiet=False)
+        case effects.ReplaceMemory(attempt=n):
+            yield events.MemoryReplaced(n)
+        case effects.PublishTruth(attempt=n):
+            yield events.TruthPublished(n, "root")
+            yield events.TruthUnpublished(n, "bus down")
+            yield events.TruthConflicted(n, ("x", "y"))
+        case effects.Check(attempt=n, source=source):
+            yield events.CheckPassed(n)
+            yield events.CheckFailed(n, "tie broken")
+            if source is not None:
+                yield events.SourceChanged(n, source.worker, "generation")
+        case effects.StopLending():
+            yield events.Drained()
+        case _:
+            return
+
+
+def ambient(state: State) -> Iterator[Event]:
+    n = state.journey.attempt
+    yield events.FleetChanged()
+    yield events.DrainRequested()
+    for timer in (Timer.PATIENCE, Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET, Timer.CHECK):
+        yield events.Expired(timer)
+    if isinstance(state, Handshaking):
+        yield events.OfferReceived(n, "tcp", b"t", 1)
+    if isinstance(state, Handshaking | Transferring | Checking):
+        yield events.OfferRefused(n, "busy")
+
+
+def normal(state: State) -> State:
+    """The state without what only grows, so that exploration closes."""
+    journey = replace(state.journey, attempt=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0))
+    state = replace(state, journey=journey)
+    if isinstance(state, Discovering | Waiting | Handshaking):
+        state = replace(state, since=0.0)
+    if isinstance(state, Handshaking) and state.offer is not None:
+        state = replace(state, offer=replace(state.offer, attempt=0))
+    return state
+
+
+class Explored:
+    """Breadth-first closure of the machine under an adversarial world."""
+
+    def __init__(self) -> None:
+        self.states: set[State] = set()
+        self.phases: set[tuple[Phase, Phase]] = set()
+        self.steps = 0
+        start = initial(LIMITS)
+        queue: deque[tuple[State, tuple[Effect, ...]]] = deque([(start, ())])
+        seen: set[tuple[State, frozenset[str]]] = set()
+        while queue:
+            state, pending = queue.popleft()
+            world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
+            if phase_of(state) is Phase.IDLE:
+                world.append(events.Started(CHUNKS))
+            for event in (*world, *ambient(state)):
+                after, asked = step(state, event, at=1.0)
+                self.steps += 1
+                before_phase, after_phase = phase_of(state), phase_of(after)
+                if before_phase is not after_phase:
+                    self.phases.add((before_phase, after_phase))
+                live = tuple(
+                    effect
+                    for effect in (*pending, *asked)
+                    if getattr(effect, "attempt", after.journey.attempt) == after.journey.attempt
+                )
+                live = tuple(dict.fromkeys(live))
+                if type(after) is not type(state) or after.journey.attempt != state.journey.attempt:
+                    live = tuple(
+                        effect
+                        for effect in live
+                        if effect in asked or (isinstance(effect, effects.Pull | effects.ReadStorage)
+                        and PHASE_OF[type(after)] in (Phase.TRANSFER, Phase.FALLBACK))
+                    )
+                key = (normal(after), frozenset(type(effect).__name__ for effect in live))
+                if key not in seen:
+                    seen.add(key)
+                    self.states.add(normal(after))
+                    queue.append((after, live))
+
+
+@pytest.fixture(scope="module")
+def explored() -> Explored:
+    return Explored()
+
+
+def test_the_table_is_total_and_its_sets_are_disjoint() -> None:
+    assert set(PAGES) == set(PHASE_OF)
+    for page in PAGES.values():
+        handled = set(page.handled)
+        assert handled | page.ignored | page.illegal == groups.ALL, page.state
+        assert not handled & page.ignored, page.state
+        assert not handled & page.illegal, page.state
+        assert not page.ignored & page.illegal, page.state
+
+
+def test_every_joiner_event_is_in_exactly_one_group() -> None:
+    parts = [
+        groups.CLAIM_ANSWERS,
+        groups.TRUTH_ANSWERS,
+        groups.OFFER_ANSWERS,
+        groups.PULL_REPORTS,
+        groups.MEMORY_ANSWERS,
+        groups.PUBLISH_ANSWERS,
+        groups.CHECK_ANSWERS,
+        groups.START,
+        groups.DRAINED,
+        groups.HOST,
+        groups.AMBIENT,
+    ]
+    assert sum(map(len, parts)) == len(groups.ALL)
+
+
+def test_exploration_closes_and_reaches_every_state(explored: Explored) -> None:
+    """No illegal transition is reachable: step() would have raised."""
+    assert {type(state) for state in explored.states} | {type(initial(LIMITS))} == set(PHASE_OF)
+    assert explored.steps > 1000
+
+
+def test_the_published_edges_are_exactly_the_reachable_ones(explored: Explored) -> None:
+    leaving = {(before, after) for before, after in explored.phases if after is Phase.GONE}
+    assert explored.phases - leaving == set(EDGES) - {(Phase.SERVE, Phase.GONE)}
+    assert (Phase.SERVE, Phase.GONE) in leaving
+
+
+def test_serving_always_means_every_chunk_verified(explored: Explored) -> None:
+    for state in explored.states:
+        if isinstance(state, Serving | Checking):
+            assert state.journey.complete, state
+
+
+def test_illegal_events_raise_and_name_both() -> None:
+    with pytest.raises(IllegalTransition, match="CheckPassed in state Idle"):
+        step(initial(LIMITS), events.CheckPassed(0), 0.0)
+
+
+def drive(seed: int) -> tuple[State, int]:
+    """Answer effects at random until the machine ends or serves; returns the number of steps."""
+    random_ = random.Random(seed)
+    state, asked = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    pending, at, steps = list(asked), 0.0, 0
+    while not ended(state) and not isinstance(state, Serving):
+        steps += 1
+        at += random_.random()
+        choices: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
+        choices = [c for c in choices if getattr(c, "attempt", state.journey.attempt) == state.journey.attempt]
+        armed = [events.Expired(e.timer) for e in pending if isinstance(e, effects.Arm)]
+        if isinstance(state, Handshaking):
+            choices.append(events.OfferReceived(state.journey.attempt, "tcp", b"t", 1))
+        event = random_.choice(choices or armed)
+        if random_.random() < 0.2 and armed:
+            event = random_.choice(armed)
+        try:
+            state, asked = step(state, event, at)
+        except IllegalTransition:
+            continue  # the random world answers twice; the explorer above shows what is legal
+        pending = (pending if not asked else []) + list(asked)
+        assert steps < 500, "does not end"
+    return state, steps
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_random_world_ends(seed: int) -> None:
+    state, _ = drive(seed)
+    assert isinstance(state, Serving | Failed | Gone)
+    if isinstance(state, Serving):
+        assert state.journey.complete
+
+
+def handshaking(worker: str = "a") -> State:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.SourceClaimed(1, advert(worker), "root"), 0.1)
+    return state
+
+
+def transferring() -> State:
+    state, _ = step(handshaking(), events.TruthReceived(1), 0.2)
+    state, asked = step(state, events.OfferReceived(1, "tcp", b"ticket", 7), 0.3)
+    assert isinstance(state, Transferring)
+    assert effects.Pull(1, advert("a"), "tcp", b"ticket", 7, Chunks.first(CHUNKS)) in asked
+    return state
+
+
+def test_a_source_that_dies_costs_nothing_that_was_verified() -> None:
+    state, _ = step(transferring(), events.ChunkVerified(1, 0), 0.4)
+    state, asked = step(state, events.PullEnded(1, "closed"), 0.5)
+    assert isinstance(state, Discovering)
+    assert effects.ClaimSource(2, ("a",)) in asked
+    assert effects.Release(1, "a", "closed") in asked
+    state, _ = step(state, events.SourceClaimed(2, advert("b"), "root"), 0.6)
+    state, asked = step(state, events.OfferReceived(2, "tcp", b"other", 8), 0.7)
+    assert effects.Pull(2, advert("b"), "tcp", b"other", 8, Chunks.of([1])) in asked, "the known truth is enough"
+
+
+def test_wrong_bytes_exclude_the_source_and_wait_for_quiet() -> None:
+    state, asked = step(transferring(), events.ChunkCorrupted(1, 1), 0.4)
+    assert effects.Abandon(1) in asked
+    assert phase_of(state) is Phase.TRANSFER
+    state, asked = step(state, events.PullEnded(1, "abandoned"), 0.5)
+    assert effects.ClaimSource(2, ("a",)) in asked
+
+
+def test_a_stall_costs_patience_and_the_next_source_is_tried() -> None:
+    state, asked = step(transferring(), events.Expired(Timer.STALL), 2.4)
+    assert effects.Abandon(1) in asked
+    state, _ = step(state, events.PullEnded(1, "abandoned"), 2.5)
+    assert isinstance(state, Discovering)
+    assert state.journey.patience == pytest.approx(5.0 - 0.3 - 2.0)
+
+
+def test_after_enough_sources_storage_reads_only_what_is_missing() -> None:
+    state, _ = step(transferring(), events.ChunkVerified(1, 0), 0.4)
+    state, _ = step(state, events.PullEnded(1, "closed"), 0.5)
+    state, _ = step(state, events.SourceClaimed(2, advert("b"), "root"), 0.6)
+    state, asked = step(state, events.OfferRefused(2, "busy"), 0.7)
+    assert isinstance(state, Loading)
+    assert effects.ReadStorage(3, Chunks.of([1]), "root", leading=False) in asked
+
+
+def test_patience_bounds_all_waiting_together() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    at, claims = 0.0, 0
+    while not isinstance(state, Loading):
+        claims += 1
+        state, _ = step(state, events.ClaimDeferred(state.journey.attempt, ""), at)
+        at += LIMITS.retry
+        state, _ = step(state, events.Expired(Timer.RETRY), at)
+    assert at == pytest.approx(LIMITS.patience)
+
+
+def test_following_a_loader_costs_no_patience_but_has_a_limit() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    at = 0.0
+    while isinstance(state, Discovering):
+        state, asked = step(state, events.ClaimDeferred(state.journey.attempt, "leader"), at)
+        assert effects.Disarm(Timer.PATIENCE) in asked
+        at += 1.0
+        state, _ = step(state, events.Expired(Timer.RETRY), at)
+    assert isinstance(state, Loading)
+    assert state.journey.patience == LIMITS.patience
+    assert at == LIMITS.follow
+
+
+def test_a_slot_granted_too_late_is_given_back() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.Expired(Timer.PATIENCE), 5.0)
+    assert isinstance(state, Loading)
+    after, asked = step(state, events.SourceClaimed(1, advert("a"), "root"), 5.1)
+    assert after == state
+    assert asked == (effects.Release(1, "a", "too late"),)
+
+
+def test_storage_that_disagrees_with_the_truth_is_a_conflict() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.LoaderElected(1, "root"), 0.1)
+    state, asked = step(state, events.ChunkCorrupted(2, 0), 0.2)
+    assert effects.Abandon(2) in asked
+    state, asked = step(state, events.PullEnded(2, "abandoned"), 0.3)
+    assert isinstance(state, Failed)
+    assert state.failure is Failure.CONFLICT
+    assert effects.Resign() in asked
+
+
+def test_repeated_events_change_nothing_more() -> None:
+    state = transferring()
+    once, _ = step(state, events.ChunkVerified(1, 0), 0.4)
+    twice, _ = step(once, events.ChunkVerified(1, 0), 0.4)
+    assert once == twice
+    for late in (
+        events.OfferReceived(1, "tcp", b"ticket", 7),
+        events.TruthReceived(1),
+        events.SourceClaimed(1, advert("a"), "root"),
+    ):
+        assert step(once, late, 0.5) == (once, ())
+
+
+def test_changed_weights_at_the_source_throw_its_chunks_away() -> None:
+    state = transferring()
+    for chunk in range(CHUNKS):
+        state, _ = step(state, events.ChunkVerified(1, chunk), 0.4)
+    state, asked = step(state, events.PullEnded(1), 0.5)
+    assert effects.Check(1, advert("a")) in asked
+    state, asked = step(state, events.SourceChanged(1, "a", "weights changed"), 0.6)
+    assert isinstance(state, Discovering)
+    assert not state.journey.verified
+    assert effects.ClaimSource(2, ("a",)) in asked
