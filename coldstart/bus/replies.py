@@ -1,0 +1,179 @@
+"""Turns what the scripts answer into the values of the Bus port.
+
+Decides what counts as nonsense: a store, or somebody who writes to it, may send anything, so every
+field is decoded into its type or refused with one BusError. It knows the shape of the replies in
+``scripts.py`` but neither connections nor keys. The caller is ``redis.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+
+from coldstart.bus.limits import MAX_LETTER_BYTES
+from coldstart.errors import BusError
+from coldstart.ports import Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip
+
+_Kind = Literal["granted", "elected", "deferred", "conflicted"]
+
+
+class _Refusal(msgspec.Struct, array_like=True):
+    worker: str
+    reason: str
+    layout: str = ""
+
+
+class Fields:
+    """Reads one flat reply, field by field."""
+
+    def __init__(self, reply: object, operation: str) -> None:
+        self._operation = operation
+        self._next = 0
+        if not isinstance(reply, list):
+            raise self.nonsense(f"a {type(reply).__name__}")
+        self._values: list[object] = reply
+
+    def __bool__(self) -> bool:
+        return self._next < len(self._values)
+
+    def text(self) -> str:
+        value = self.blob()
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise self.nonsense("text that is not UTF-8") from None
+
+    def blob(self) -> bytes:
+        if not self:
+            raise self.nonsense("too few fields")
+        value = self._values[self._next]
+        self._next += 1
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, int | str):
+            return str(value).encode()
+        raise self.nonsense(f"a {type(value).__name__}")
+
+    def number(self) -> int:
+        try:
+            return int(self.blob())
+        except ValueError:
+            raise self.nonsense("no number where one belongs") from None
+
+    def advert(self) -> Advert:
+        """An advert and the number of its slots in use."""
+        try:
+            advert = msgspec.json.decode(self.blob(), type=Advert)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self.nonsense("a malformed advert") from None
+        return msgspec.structs.replace(advert, used=self.number())
+
+    def skips(self) -> tuple[Skip, ...]:
+        try:
+            found = msgspec.json.decode(self.blob(), type=list[_Refusal])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self.nonsense("malformed reasons") from None
+        return tuple(Skip(each.worker, each.reason, each.layout) for each in found)
+
+    def names(self) -> tuple[str, ...]:
+        try:
+            return msgspec.json.decode(self.blob(), type=tuple[str, ...])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self.nonsense("malformed names") from None
+
+    def texts(self) -> tuple[str, ...]:
+        """All fields that are left."""
+        return tuple(self.text() for _ in range(self._next, len(self._values)))
+
+    def nonsense(self, found: str) -> BusError:
+        return BusError(
+            f"the store answered {self._operation} with {found}",
+            advice="check that only coldstart writes under this namespace",
+        )
+
+
+class ShardFields(Fields):
+    """The reply of a script about one shard: these begin with the store's epoch."""
+
+    def __init__(self, reply: object, operation: str) -> None:
+        super().__init__(reply, operation)
+        self.epoch = self.text()
+
+
+def adverts(fields: ShardFields) -> tuple[Advert, ...]:
+    """The answer to a survey of a shard; a malformed advert is its writer's loss, not ours."""
+    found: list[Advert] = []
+    while fields:
+        json, used = fields.blob(), fields.number()
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found.append(msgspec.structs.replace(msgspec.json.decode(json, type=Advert), used=used))
+    return tuple(sorted(found, key=lambda advert: advert.worker))
+
+
+def claim_outcome(fields: ShardFields) -> ClaimOutcome:
+    """The answer to a claim."""
+    epoch = fields.epoch
+    match fields.text():
+        case "conflicted":
+            return Conflicted(roots=fields.names(), epoch=epoch)
+        case "granted":
+            root, skipped = fields.text(), fields.skips()
+            return Granted(source=fields.advert(), fence=fields.number(), root=root, epoch=epoch, skipped=skipped)
+        case "elected":
+            return Elected(root=fields.text(), epoch=epoch, skipped=fields.skips())
+        case "deferred":
+            root, skipped = fields.text(), fields.skips()
+            return Deferred(leader=fields.text(), root=root, epoch=epoch, skipped=skipped)
+        case kind:
+            raise fields.nonsense(f"the outcome {kind[:20]!r}")
+
+
+class Mail(msgspec.Struct):
+    """What one read brought: usable letters, the last id of each stream, and what was dropped."""
+
+    letters: tuple[Letter, ...] = ()
+    inbox: str = ""
+    fleet: str = ""
+    dropped: int = 0
+
+
+def mail(reply: object, inbox: bytes, fleet: bytes) -> Mail:
+    """The answer to a read of two streams; unusable entries are passed over, never an error."""
+    if reply is None:
+        return Mail()
+    if not isinstance(reply, dict):
+        raise Fields([], "listen").nonsense(f"a {type(reply).__name__}")
+    result = Mail()
+    letters: list[Letter] = []
+    for name, entries in reply.items():
+        for identifier, pairs in _entries(entries):
+            if name == fleet:
+                result.fleet = identifier
+            elif name == inbox:
+                result.inbox = identifier
+                letter = _letter(pairs)
+                if letter is None:
+                    result.dropped += 1
+                else:
+                    letters.append(letter)
+    result.letters = tuple(letters)
+    return result
+
+
+def _entries(entries: object) -> list[tuple[str, list[bytes]]]:
+    try:
+        found = msgspec.convert(entries, list[tuple[bytes, list[bytes]]])
+        return [(identifier.decode("ascii"), pairs) for identifier, pairs in found]
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        raise Fields([], "listen").nonsense("a malformed stream entry") from None
+
+
+def _letter(pairs: list[bytes]) -> Letter | None:
+    fields = dict(zip(pairs[::2], pairs[1::2], strict=False))
+    body = fields.get(b"body")
+    fence = fields.get(b"fence", b"0")
+    if body is None or len(body) > MAX_LETTER_BYTES or not fence.isdigit() or len(fence) > 18:
+        return None
+    return Letter(body=body, fence=int(fence))
