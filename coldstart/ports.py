@@ -270,6 +270,19 @@ class Skeleton(Protocol, Generic[ModuleT]):
         ...
 
 
+@runtime_checkable
+class Answering(Protocol, Generic[ModuleT]):
+    """What a builder may offer beside :class:`Skeleton`, to show that a module computes the right thing."""
+
+    def ordinary(self, checkpoint: Checkpoint) -> ModuleT:
+        """The module as people load it without coldstart. Blocks."""
+        ...
+
+    def answers(self, module: ModuleT, checkpoint: Checkpoint, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """One vector per text (or per tensor, for a module that computes nothing); the same for equal weights."""
+        ...
+
+
 class SkeletonFactory(Protocol):
     """What an entry point in ``coldstart.skeletons`` loads to."""
 

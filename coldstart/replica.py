@@ -66,6 +66,11 @@ class Replica:
         return self._must_be_wired().recorder.report()
 
     @property
+    def built(self) -> Built:
+        """The module with its builder, checkpoint and memory; for tools."""
+        return self._must_be_wired().built
+
+    @property
     def phase(self) -> Phase:
         """Where the cold start stands."""
         return machine.phase_of(self._wired.joiner.state) if self._wired else Phase.IDLE

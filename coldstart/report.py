@@ -33,6 +33,7 @@ from coldstart.phases.states import (
     State,
 )
 from coldstart.plan import payload_of
+from coldstart.ports import Advert
 from coldstart.runner import Entry
 
 Path = Literal["storage", "peer", "mixed", "none"]
@@ -47,6 +48,14 @@ class Attempt(msgspec.Struct, frozen=True):
     seconds: float
     bytes: int
     outcome: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A phase was entered so many seconds after the cold start began; ``source`` if it has one."""
+
+    phase: str
+    at: float
+    source: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -74,6 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     seconds: float
     phases: dict[str, float]
     attempts: tuple[Attempt, ...]
+    timeline: tuple[Mark, ...]
     detours: tuple[str, ...]
     skipped: tuple[str, ...]
     root: str
@@ -112,6 +122,7 @@ class Recorder:
         self._ended: float | None = None
         self._phases: dict[str, float] = {}
         self._attempts: list[Attempt] = []
+        self._timeline: list[Mark] = []
         self._open: tuple[int, str, float, str] | None = None
         self._skipped: dict[str, str] = {}
         self._landed = 0
@@ -123,13 +134,16 @@ class Recorder:
     def built(self, seconds: float) -> None:
         """The skeleton took so long."""
         self._phases["build"] = seconds
+        self._timeline.append(Mark("BUILD", 0.0))
 
     def __call__(self, entry: Entry[State]) -> None:
         """Take one step in."""
         self._now = entry.at
         self._note(entry)
         if phase_of(entry.before) is not phase_of(entry.after):
-            self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at)
+            source = getattr(entry.after, "source", None)
+            name = source.worker if isinstance(source, Advert) else ""
+            self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at, name)
         self._follow_attempt(entry)
         self._state = entry.after
 
@@ -149,12 +163,14 @@ class Recorder:
         if isinstance(entry.after, Loading) and not entry.after.journey.root:
             self._own_truth = True
 
-    def _change_phase(self, before: Phase, after: Phase, at: float) -> None:
+    def _change_phase(self, before: Phase, after: Phase, at: float, source: str) -> None:
         if before is not Phase.IDLE:
             name = before.value.lower()
             self._phases[name] = self._phases.get(name, 0.0) + at - self._entered
         self._entered = at
         self._landed_in_phase = 0
+        if self._ended is None:
+            self._timeline.append(Mark(after.value, at - self._began, source))
         if after in (Phase.SERVE, Phase.FAILED, Phase.GONE) and self._ended is None:
             self._ended = at
 
@@ -225,6 +241,7 @@ class Recorder:
             seconds=(self._ended or self._now) - self._began,
             phases=dict(self._phases),
             attempts=tuple(self._attempts),
+            timeline=tuple(self._timeline),
             detours=journey.detours if journey else (),
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
             root=journey.root if journey else "",

@@ -170,8 +170,19 @@ async def _reach_bus(resources: AsyncExitStack, settings: Settings) -> tuple[Bus
 
 
 @asynccontextmanager
+async def open_store(settings: Settings) -> AsyncIterator[str]:
+    """The URL of the store: the one given, or that of this machine's embedded Valkey, kept up for the block."""
+    if settings.redis:
+        yield settings.redis
+        return
+    embedded = await anyio.to_thread.run_sync(import_module, "coldstart.bus.embedded")
+    async with embedded.embedded(settings.embedded_directory) as url:
+        yield url
+
+
+@asynccontextmanager
 async def open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[Bus]:
-    """The store that the settings name: a URL, or the embedded Valkey of this machine.
+    """A bus on the store that the settings name.
 
     Args:
         probe: connect now, so that a store that is down is an error here and not at first use.
@@ -180,15 +191,13 @@ async def open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[
         ConfigError: malformed URL, unusable directory.
         BusError, PluginUnavailable: the embedded Valkey does not start; the store does not answer.
     """
-    async with AsyncExitStack() as stack:
-        url = settings.redis
-        if not url:
-            embedded = await anyio.to_thread.run_sync(import_module, "coldstart.bus.embedded")
-            url = await stack.enter_async_context(embedded.embedded(settings.embedded_directory))
+    async with open_store(settings) as url:
         redis = await anyio.to_thread.run_sync(import_module, "coldstart.bus.redis")
         bus: Bus = await redis.RedisBus.open(url, settings.namespace, probe=probe)
-        stack.push_async_callback(bus.aclose)
-        yield bus
+        try:
+            yield bus
+        finally:
+            await bus.aclose()
 
 
 async def _transports(

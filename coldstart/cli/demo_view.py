@@ -1,0 +1,161 @@
+"""What the demo shows: one JSON object, or a table and a timeline for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from coldstart.cli.output import STDOUT, say, seconds, size, table
+from coldstart.report import Report
+
+WIDTH = 64
+LETTERS = {
+    "START": ".",
+    "BUILD": "b",
+    "DISCOVER": "d",
+    "HANDSHAKE": "h",
+    "TRANSFER": "T",
+    "FALLBACK": "F",
+    "VERIFY": "v",
+    "SERVE": "=",
+}
+STYLES = {"T": "green", "F": "yellow", "=": "blue", "X": "bold red", "b": "dim", ".": "dim"}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One worker: where its weights came from, how long each phase took (seconds), how it ended."""
+
+    worker: str
+    path: str
+    sources: Sequence[str]
+    bytes_peer: int
+    bytes_storage: int
+    gbps: float
+    phases: dict[str, float]
+    attempts: int
+    verified: bool
+    state: str
+    detours: Sequence[str]
+    error: str | None
+
+    @classmethod
+    def of(cls, name: str, report: Report | None, error: str) -> Row:
+        if report is None:
+            return cls(name, "none", (), 0, 0, 0.0, {}, 0, False, "FAILED", (), error or "did not serve")
+        return cls(
+            worker=name,
+            path=report.path,
+            sources=report.sources,
+            bytes_peer=report.bytes_peer,
+            bytes_storage=report.bytes_storage,
+            gbps=round(report.gbps, 3),
+            phases={phase: round(spent, 6) for phase, spent in report.phases.items()},
+            attempts=len(report.attempts),
+            verified=report.verified,
+            state=report.state.value,
+            detours=report.detours,
+            error=report.error or error or None,
+        )
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """The planned failure: ``victim`` was SIGKILLed while ``joiner`` read from it."""
+
+    victim: str
+    joiner: str
+    bytes_verified: int
+    report: Report
+
+    @property
+    def read_storage(self) -> bool:
+        return self.report.bytes_storage > 0
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A stretch of one worker's time: letters of :data:`LETTERS`, seconds since the demo began."""
+
+    worker: str
+    letter: str
+    begin: float
+    end: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The demo's result; ``outcome`` is ``ok`` or says what did not hold."""
+
+    outcome: str
+    workers: Sequence[Row]
+    storage_reads: int
+    embeddings_equal: bool
+    seconds: float
+    checkpoint: str
+    kill: Kill | None
+    timeline: Sequence[Bar]
+
+
+def bars(
+    members: Sequence[tuple[str, float, float | None, float | None, Report | None]], began: float, total: float
+) -> list[Bar]:
+    """Stretches of each worker's time, from monotonic times and the reports' timelines."""
+    found: list[Bar] = []
+    for name, started, served_at, killed_at, report in members:
+        end = min(killed_at or began + total, began + total)
+        if report is None or served_at is None:
+            found.append(Bar(name, ".", started - began, end - began))
+            continue
+        zero = served_at - report.seconds
+        marks = [("START", started), *((mark.phase, zero + mark.at) for mark in report.timeline)]
+        for (phase, at), after in zip(marks, [*(at for _, at in marks[1:]), end], strict=True):
+            found.append(Bar(name, LETTERS.get(phase, "?"), at - began, after - began))
+        if killed_at is not None:
+            found.append(Bar(name, "X", killed_at - began, killed_at - began))
+    return found
+
+
+def show(outcome: Outcome) -> None:
+    """The table and the timeline."""
+    table(
+        "",
+        ("worker", "path", "source", "bytes>", "GB/s>", "build>", "discover>", "handshake>", "transfer>", "fallback>",
+         "verify>", "verified"),
+        [_cells(row) for row in outcome.workers],
+    )  # fmt: skip
+    for row in outcome.workers:
+        for detour in row.detours:
+            say(f"  {row.worker}: {detour}")
+    if outcome.kill is not None:
+        say(
+            f"{outcome.kill.victim} was killed when {outcome.kill.joiner} had verified "
+            f"{size(outcome.kill.bytes_verified)} from it; {outcome.kill.joiner} kept them. "
+            f"{outcome.kill.victim} was restarted."
+        )
+    _timeline(outcome)
+    equal = "equal" if outcome.embeddings_equal else "DIFFERENT"
+    say(f"storage reads: {outcome.storage_reads}; answers against the ordinarily loaded model: {equal}")
+    say(f"{outcome.outcome} in {outcome.seconds:.1f} s")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    spent = (
+        seconds(row.phases[phase]) if phase in row.phases else "-"
+        for phase in ("build", "discover", "handshake", "transfer", "fallback", "verify")
+    )
+    source = ", ".join(row.sources) or ("checkpoint" if row.bytes_storage else "-")
+    total = size(row.bytes_peer + row.bytes_storage)
+    return (row.worker, row.path, source, total, f"{row.gbps:.2f}", *spent, "yes" if row.verified else "NO")
+
+
+def _timeline(outcome: Outcome) -> None:
+    scale = WIDTH / max(outcome.seconds, 1e-9)
+    say(f"\ntime, {outcome.seconds / WIDTH:.2f} s a column")
+    lines: dict[str, list[str]] = {}
+    for bar in outcome.timeline:
+        line = lines.setdefault(bar.worker, [" "] * WIDTH)
+        first = min(int(bar.begin * scale), WIDTH - 1)
+        for column in range(first, max(first + 1, min(int(bar.end * scale), WIDTH))):
+            line[column] = bar.letter
+    for name, line in lines.items():
+        drawn = "".join(f"[{STYLES[c]}]{c}[/]" if c in STYLES else c for c in line)
+        STDOUT.print(f"{name:>4} {drawn}")
+    say("     . starting  b building  d discover  h handshake  T transfer  F storage  v verify  = serving  X killed")

@@ -1,0 +1,77 @@
+"""One worker of the demo, in a process of its own.
+
+``python -m coldstart.cli.demo_worker TASK`` with a :class:`Task` in JSON. Speaks JSON lines on
+stdout as ``coldstart worker --json`` does. While it serves, each line on stdin is a JSON list of
+texts, answered with what the module makes of them. The end of stdin ends it, so that no worker
+outlives the demo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from coldstart import config
+from coldstart.cli import tracing
+from coldstart.cli.output import emit
+from coldstart.cli.worker import Asked, serve
+from coldstart.errors import ColdstartError
+from coldstart.replica import Replica
+
+
+class Task(msgspec.Struct, frozen=True):
+    """``asked`` and ``settings`` make a worker; with ``ordinary`` the model is loaded without coldstart."""
+
+    asked: Asked
+    settings: dict[str, object] = {}
+    ordinary: tuple[str, ...] = ()
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What the module makes of the texts; None where its builder cannot say."""
+
+    answers: Sequence[Sequence[float]] | None
+    event: str = "answered"
+
+
+async def answer(replica: Replica) -> None:
+    """Answer lines of texts until stdin ends."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 20)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    try:
+        while line := await reader.readline():
+            texts = msgspec.json.decode(line, type=list[str])
+            assembly = import_module("coldstart.skeletons.assembly")
+            emit(Answered(await anyio.to_thread.run_sync(assembly.answers, replica.built, texts)))
+    finally:
+        transport.close()
+
+
+def main() -> None:
+    """Do the task; errors end as they do in ``coldstart worker``."""
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    finish = tracing.set_up(task.asked.name, verbose=task.asked.verbose, json=False)
+    try:
+        if task.ordinary:
+            assembly = import_module("coldstart.skeletons.assembly")
+            path = Path(task.asked.checkpoint)
+            emit(Answered(assembly.ordinary_answers(path, task.asked.skeleton, task.ordinary)))
+        else:
+            anyio.run(serve, task.asked, config.load(task.settings), answer)
+    except ColdstartError as error:
+        sys.stderr.write(f"coldstart: {error}\n")
+        sys.exit(error.exit_code)
+    finally:
+        finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""``coldstart``: the commands, and how their errors end.
+
+An error of ours is one line on stderr and its exit code; anything else is a bug and shows its
+traceback. Command modules are imported when their command runs, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from coldstart import __version__
+from coldstart.errors import ColdstartError
+
+app = typer.Typer(
+    name="coldstart",
+    help="Cold-start inference workers from the memory of their peers, verified before they serve.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Redis = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help="redis://, rediss:// or unix:// URL of the store; 'none' for storage only. Default: COLDSTART_REDIS, "
+        "or a Valkey of this machine that the first process starts.",
+    ),
+]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More log lines; repeat for more.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coldstart {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Every setting is also an environment variable COLDSTART_<NAME>."""
+
+
+@app.command()
+def worker(
+    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Directory with safetensors, or one file.")],
+    redis: Redis = None,
+    skeleton: Annotated[
+        str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
+    ] = "auto",
+    name: Annotated[str, typer.Option(metavar="NAME", help="This worker's name, unique in the fleet.")] = "",
+    device: Annotated[str, typer.Option(help="cpu or cuda[:N].")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Requested dtype, such as bfloat16; default: the checkpoint's own.")] = "",
+    revision: Annotated[str, typer.Option(help="Separates versions that files alone do not tell apart.")] = "",
+    transports: Annotated[str | None, typer.Option(metavar="A,B", help="Transports to use, best first.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address at which peers reach this worker.")] = None,
+    slots: Annotated[int | None, typer.Option(help="How many joiners may pull from this worker at one time.")] = None,
+    lend_gbps: Annotated[float | None, typer.Option(help="Cap on what this worker sends, in GB/s; 0: none.")] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Leave when the weights are verified, instead of lending.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Cold-start one worker, then lend its weights until SIGTERM or Ctrl-C.
+
+    Weights come from a peer that has them, or from the checkpoint. Progress is a bar on a terminal,
+    plain lines in a pipe, and one JSON object a line with --json.
+    """
+    from coldstart.cli import worker as module
+
+    settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
+    asked = module.Asked(checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose)
+    module.run(asked, settings)
+
+
+@app.command()
+def demo(
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="Checkpoint to use instead of the MiniLM encoder.")
+    ] = "",
+    json: Json = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Start four workers on one checkpoint, kill a source in mid-transfer, and compare what they compute.
+
+    The first worker reads storage; the others cold-start from peers over TCP. Exit code 0 only if every
+    worker serves verified weights, storage was read once, and all results equal an ordinarily loaded model's.
+    """
+    from coldstart.cli import demo as module
+
+    module.run(checkpoint, json=json, verbose=verbose)
+
+
+@app.command()
+def peers(redis: Redis = None, json: Json = False) -> None:
+    """Show who holds which weights, with free slots, from the store's adverts."""
+    from coldstart.cli import peers as module
+
+    module.run(redis, json=json)
+
+
+@app.command()
+def plugins(json: Json = False) -> None:
+    """Show installed transports and skeletons, whether they can be used here, and why not."""
+    from coldstart.cli import plugins as module
+
+    module.run(json=json)
+
+
+@app.command()
+def doctor(redis: Redis = None, json: Json = False) -> None:
+    """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do."""
+    from coldstart.cli import doctor as module
+
+    module.run(redis, json=json)
+
+
+@app.command()
+def bench(
+    only: Annotated[str, typer.Option(metavar="A,B", help="Some of: tcp, handshake, memory, import.")] = "",
+    mib: Annotated[int, typer.Option(min=16, help="Size of a transfer, in MiB.")] = 1024,
+    rounds: Annotated[int, typer.Option(min=1, help="Repeats of each measurement.")] = 5,
+    json: Json = False,
+) -> None:
+    """Measure this machine: coldstart side by side with what it could be at best."""
+    from coldstart.cli import bench as module
+
+    module.run(tuple(part for part in only.split(",") if part), mib=mib, rounds=rounds, json=json)
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    try:
+        app(standalone_mode=True)
+    except ColdstartError as error:
+        sys.stderr.write(f"coldstart: {error}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Logs and traces of the command line, which is an application and may set global providers.
+
+Traces go where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says; the SDK is an extra. Logs go to stderr.
+The library itself does neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+import structlog
+
+from coldstart import config
+from coldstart.cli.output import note
+from coldstart.errors import PluginUnavailable
+
+
+def set_up(service: str, *, verbose: int, json: bool) -> Callable[[], None]:
+    """Configure logs and, if an endpoint is set, traces; returns what to call at the end."""
+    levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    renderer = structlog.processors.JSONRenderer() if json else console
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(levels[min(verbose, 3)]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    return _export_traces(service) if config.otlp_endpoint() else lambda: None
+
+
+def _export_traces(service: str) -> Callable[[], None]:
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+    except ImportError as error:
+        raise PluginUnavailable(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry's SDK is not installed",
+            advice="pip install 'coldstart-weights[otel]', or unset the variable",
+        ) from error
+    from opentelemetry import trace
+
+    protocol = config.otlp_protocol()
+    exporter: SpanExporter
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+        exporter = GrpcExporter()
+    else:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+        exporter = HttpExporter()
+    provider = TracerProvider(resource=Resource.create({"service.name": "coldstart", "service.instance.id": service}))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    logging.getLogger("opentelemetry").addHandler(_OneLine())
+    return provider.shutdown
+
+
+class _OneLine(logging.Handler):
+    """An exporter that cannot reach its collector is said once, in one line."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._said:
+            self._said = True
+            note(f"traces are not exported: {record.getMessage().splitlines()[0]}")

@@ -1,0 +1,189 @@
+"""``coldstart worker``: cold-start, say how it went, lend until told to stop.
+
+Also what the demo's workers are made of: :func:`serve` takes what to do between SERVE and the
+end. Signals are the command line's business, not the library's: SIGTERM and SIGINT drain, a
+second one ends at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from coldstart import config
+from coldstart.cli import tracing
+from coldstart.cli.output import Ticker, emit, say, seconds, size
+from coldstart.config import Settings
+from coldstart.errors import ColdstartError
+from coldstart.replica import Replica, join
+from coldstart.report import Progress, Report
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What the command line asks for."""
+
+    checkpoint: str
+    skeleton: str = "auto"
+    name: str = ""
+    device: str = "cpu"
+    dtype: str = ""
+    revision: str = ""
+    once: bool = False
+    json: bool = False
+    verbose: int = 0
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of ``--json``. ``at`` is monotonic seconds, equal for all processes of a machine."""
+
+    event: str
+    worker: str
+    at: float
+    progress: Progress | None = None
+    report: Report | None = None
+    error: str = ""
+
+
+Meanwhile = Callable[[Replica], Awaitable[None]]
+"""What a worker does while it serves; returning ends it."""
+
+
+def run(asked: Asked, overrides: Mapping[str, object]) -> None:
+    """The command; raises ColdstartError for ``main`` to print."""
+    settings = config.load(overrides)
+    finish = tracing.set_up(asked.name or "worker", verbose=asked.verbose, json=asked.json)
+    try:
+        anyio.run(serve, asked, settings, _nothing if asked.once else _forever)
+    finally:
+        finish()
+
+
+async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile) -> None:
+    """Cold-start and serve; a signal drains and returns."""
+    async with anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        tasks.start_soon(_on_signal, stop, tasks.cancel_scope)
+        failure = await _serve(asked, settings, meanwhile, stop)
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event) -> ColdstartError | None:
+    voice = _Voice(asked)
+    try:
+        async with join(
+            Path(asked.checkpoint),
+            skeleton=asked.skeleton,
+            dtype=asked.dtype,
+            device=asked.device,
+            revision=asked.revision,
+            worker=asked.name,
+            settings=settings,
+            on_progress=voice.progress,
+            wait=False,
+        ) as replica:
+            voice.worker = replica.worker
+            if await _first(replica.ready, stop.wait):
+                voice.serving(replica.report)
+                await _first(lambda: meanwhile(replica), stop.wait)
+                voice.say("draining")
+                await replica.drain()
+    except ColdstartError as error:
+        voice.failed(error)
+        return error
+    finally:
+        voice.close()
+    voice.say("gone")
+    return None
+
+
+async def _first(one: Callable[[], Awaitable[object]], other: Callable[[], Awaitable[object]]) -> bool:
+    """Wait for whichever ends first; whether it was ``one``. Errors of ``one`` are raised as they are."""
+    won = False
+    failed: list[Exception] = []
+
+    async def ends(tell: bool, wait: Callable[[], Awaitable[object]]) -> None:
+        nonlocal won
+        try:
+            await wait()
+        except Exception as error:  # raised below, outside of the task group
+            failed.append(error)
+        won = tell
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ends, True, one)
+        tasks.start_soon(ends, False, other)
+    if failed:
+        raise failed[0]
+    return won
+
+
+async def _on_signal(stop: anyio.Event, scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            if stop.is_set():
+                scope.cancel()
+                return
+            stop.set()
+
+
+async def _nothing(replica: Replica) -> None:
+    return
+
+
+async def _forever(replica: Replica) -> None:
+    await anyio.sleep_forever()
+
+
+class _Voice:
+    """Says how the worker is doing, in the form that was asked for."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.worker = asked.name
+        self._json = asked.json
+        self._ticker = None if asked.json else Ticker(asked.name or "worker")
+
+    def progress(self, progress: Progress) -> None:
+        if self._ticker is not None:
+            self._ticker(progress)
+        else:
+            self._tell("progress", progress=progress)
+
+    def serving(self, report: Report) -> None:
+        self.close()
+        if self._json:
+            self._tell("serving", report=report)
+            return
+        origin = " and ".join(report.sources) or "storage"
+        say(
+            f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {origin} "
+            f"at {report.gbps:.2f} GB/s, verified against {report.against}, in {seconds(report.seconds)}"
+        )
+        for reason in (*report.detours, *report.skipped):
+            say(f"  {reason}")
+
+    def failed(self, error: ColdstartError) -> None:
+        self.close()
+        if self._json:
+            self._tell("failed", error=str(error))
+
+    def say(self, event: str) -> None:
+        if self._json:
+            self._tell(event)
+        else:
+            say(f"{self.worker} {event}")
+
+    def close(self) -> None:
+        if self._ticker is not None:
+            self._ticker.close()
+
+    def _tell(
+        self, event: str, *, progress: Progress | None = None, report: Report | None = None, error: str = ""
+    ) -> None:
+        emit(Told(event, self.worker, anyio.current_time(), progress, report, error))
