@@ -82,6 +82,7 @@ def read_header(path: Path) -> Header:
     """
     size, raw = _raw_header(path)
     parsed = parse_json(raw, path)
+    _check_metadata(parsed.get(_METADATA), path)
     entries = [_entry(name, value, path) for name, value in parsed.items() if name != _METADATA]
     if len(entries) > MAX_TENSORS:
         raise _refused(path, f"more than {MAX_TENSORS} tensors")
@@ -187,6 +188,13 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         ((repeated, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"key {shown(repeated)} appears twice")
     return result
+
+
+def _check_metadata(value: object, path: Path) -> None:
+    """Free text by the exporter: nothing here depends on it, and other readers refuse anything else."""
+    if value is None or (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
+        return
+    raise _refused(path, f"{_METADATA} is not a map of strings")
 
 
 def _entry(name: str, value: object, path: Path) -> _Entry:

@@ -1,0 +1,249 @@
+"""The storage transport: the checkpoint's own bytes, read straight into the target.
+
+Decides how the spans that are asked for are read: few system calls, several at a time, in the
+order of the files, and only those spans, be it everything or the few bytes that a failed peer
+still owes. It must not know torch or networks. Which bytes belong where was decided in
+``placement.py``; whether they are the right ones is for the digest to say, as always.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+
+from coldstart.errors import CheckpointError, TransportError
+from coldstart.layout import Piece, Span
+from coldstart.ports import Checkpoint, Grant, Landed, Memory, Traits
+from coldstart.transports.placement import Placement, Unplaced, place
+from coldstart.transports.threads import run_in_threads
+from coldstart.transports.views import advanced, batches
+
+__all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "place"]
+
+TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
+READERS: Final = 4
+READ_BYTES: Final = 8 * 1024 * 1024
+"""Bytes per read: what a cancelled pull still waits for."""
+_MAX_PIECES: Final = 512
+"""Pieces per read: bounds the views of one call."""
+
+
+class _Read(msgspec.Struct, frozen=True):
+    """One system call: consecutive bytes of a file into consecutive pieces of the stream.
+
+    ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
+    together are exactly what was asked for.
+    """
+
+    file: Path
+    offset: int
+    pieces: tuple[Piece, ...]
+    landed: Span
+
+    @property
+    def target(self) -> Span:
+        start = self.pieces[0].offset
+        return Span(start, self.pieces[-1].offset + self.pieces[-1].length - start)
+
+
+class StorageTransport:
+    """Reads a checkpoint that holds a layout byte for byte; see ``ports.Transport``."""
+
+    name: Final = "storage"
+    traits: Final = TRAITS
+
+    def __init__(self, checkpoint: Checkpoint, placement: Placement) -> None:
+        self._checkpoint = checkpoint
+        self._placement = placement
+        self._pulls: set[_Pull] = set()
+
+    async def offer(self, grant: Grant, memory: Memory) -> bytes:
+        raise TransportError("storage has no source side", reason="unsupported", advice="offer another transport")
+
+    async def revoke(self, transfer: str) -> None:
+        """Nothing was offered."""
+
+    async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
+        """Read ``spans``; the ticket is ignored.
+
+        Raises:
+            CheckpointError: a file is gone, shorter than its header said, changed meanwhile, or
+                cannot be read; the message names file and offset.
+        """
+        reads: list[_Read] = []
+        for span in spans:
+            planned = _planned(into.layout.pieces(span), span, self._placement)
+            reads.extend(planned)
+            if not planned and span.length:
+                landed(span)  # padding only
+        pull = _Pull(sorted(reads, key=lambda read: (read.file, read.offset)), into, landed)
+        self._pulls.add(pull)
+        try:
+            await pull.run()
+        finally:
+            self._pulls.discard(pull)
+
+    async def aclose(self) -> None:
+        for pull in self._pulls:
+            pull.stop(TransportError("storage transport was closed during the pull", reason="closed"))
+
+
+def _planned(pieces: Iterable[Piece], span: Span, placement: Placement) -> list[_Read]:
+    """The reads of one span, in stream order; their ``landed`` spans tile it."""
+    groups = list(_grouped(pieces, placement))
+    starts = [span.offset, *(group[0].offset for group in groups[1:])]
+    ends = [*starts[1:], span.end]
+    return [
+        _Read(
+            file=placement.tensors[group[0].storage].file,
+            offset=placement.tensors[group[0].storage].offset + group[0].within,
+            pieces=tuple(group),
+            landed=Span(start, end - start),
+        )
+        for group, start, end in zip(groups, starts, ends, strict=False)
+    ]
+
+
+def _grouped(pieces: Iterable[Piece], placement: Placement) -> Iterator[list[Piece]]:
+    """Pieces of one span that follow each other in one file; in the stream only padding is between them."""
+    group: list[Piece] = []
+    for piece in _cut(pieces):
+        if group and not _continues(group, piece, placement):
+            yield group
+            group = []
+        group.append(piece)
+    if group:
+        yield group
+
+
+def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        for at in range(0, piece.length, READ_BYTES):
+            length = min(READ_BYTES, piece.length - at)
+            yield Piece(piece.storage, piece.within + at, length, piece.offset + at)
+
+
+def _continues(group: Sequence[Piece], piece: Piece, placement: Placement) -> bool:
+    last = group[-1]
+    before, after = placement.tensors[last.storage], placement.tensors[piece.storage]
+    return (
+        len(group) < _MAX_PIECES
+        and piece.offset + piece.length - group[0].offset <= READ_BYTES
+        and before.file == after.file
+        and before.offset + last.within + last.length == after.offset + piece.within
+    )
+
+
+class _Pull:
+    """The reads of one pull, shared by its threads. They walk through the files in order, together."""
+
+    def __init__(self, reads: Iterable[_Read], into: Memory, landed: Landed) -> None:
+        self._queue = deque(reads)
+        self._into = into
+        self._landed = landed
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._error: Exception | None = None
+
+    async def run(self) -> None:
+        opened: dict[Path, _File] = {}
+        with ExitStack() as stack:
+            for path in sorted({read.file for read in self._queue}):
+                opened[path] = await to_thread.run_sync(_File, path, limiter=CapacityLimiter(1))
+                stack.callback(opened[path].close)
+            await run_in_threads(min(READERS, len(self._queue)), partial(self._work, opened), self.stop)
+            if self._error is not None:
+                raise self._error
+            for file in opened.values():
+                file.check_unchanged()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """End all threads after the read they are in; the first error counts."""
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._error = error
+
+    def _work(self, opened: Mapping[Path, _File]) -> None:
+        try:
+            while (read := self._next()) is not None:
+                with self._into.writing(read.target) as views:
+                    opened[read.file].read(read.offset, _selected(views, read))
+                self._landed(read.landed)
+        except Exception as error:
+            self.stop(error)
+
+    def _next(self) -> _Read | None:
+        with self._lock:
+            return self._queue.popleft() if self._queue and not self._stopped else None
+
+
+def _selected(views: Sequence[memoryview], read: _Read) -> Iterator[memoryview]:
+    """The parts of ``views`` that belong to pieces, without the padding between them."""
+    start = read.target.offset
+    remaining = iter(views)
+    view = memoryview(b"")
+    for piece in read.pieces:
+        position, end = piece.offset, piece.offset + piece.length
+        while position < end:
+            while position >= start + len(view):
+                start += len(view)
+                view = next(remaining)
+            part = view[position - start : end - start]
+            yield part
+            position += len(part)
+
+
+class _File:
+    """One open file of the checkpoint, which must not change while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot open {path}: {error.strerror or error}", advice="check the volume's mount and permissions"
+            ) from error
+        self._seen = self._state()
+
+    def read(self, offset: int, views: Iterable[memoryview]) -> None:
+        """Fill ``views`` with the bytes from ``offset`` on."""
+        for batch in batches(views, READ_BYTES):
+            while batch:
+                try:
+                    count = os.preadv(self._descriptor, batch, offset)
+                except OSError as error:
+                    raise CheckpointError(
+                        f"cannot read {self._path} at offset {offset}: {error.strerror or error}",
+                        advice="check the storage behind it",
+                    ) from error
+                if count == 0:
+                    raise CheckpointError(
+                        f"{self._path} ends at offset {offset}, before the end its header promised",
+                        advice="somebody truncated it while it was read; fetch it again",
+                    )
+                offset += count
+                batch = advanced(batch, count)
+
+    def check_unchanged(self) -> None:
+        if self._state() != self._seen:
+            raise CheckpointError(
+                f"{self._path} changed while it was read", advice="write a new checkpoint beside the old one instead"
+            )
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _state(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns

@@ -1,0 +1,273 @@
+"""The source's side of tcp: a listening socket, and threads that send lent memory.
+
+Decides who is admitted, how many connections there are, and when one ends. A slow, dead or
+hostile joiner costs its own thread and nothing else: every wait has a deadline, unknown callers
+have two seconds, and the oldest of too many unknown callers is dropped. It must not know the
+event loop; ``tcp.py`` calls it from threads. What is said is in ``wire.py``, how fast in
+``pacing.py``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from coldstart.errors import TransportError
+from coldstart.ports import Grant, Memory, TransportSettings
+from coldstart.transports import wire
+from coldstart.transports.pacing import Pace
+from coldstart.transports.views import advanced, batches
+from coldstart.transports.wire import Status, Ticket, shut
+
+MAX_CONNECTIONS: Final = 16
+"""Per grant; a joiner that asks for more is told so."""
+MAX_STRANGERS: Final = 128
+"""Connections that have not yet shown a secret; well above what all slots together open at once."""
+HELLO_SECONDS: Final = 2.0
+_ACCEPT_PAUSE: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class _Lent:
+    """One grant while it lives. ``sockets`` belongs to the lender's lock."""
+
+    def __init__(self, ticket: Ticket, memory: Memory, seconds: float) -> None:
+        self.ticket = ticket
+        self.memory = memory
+        self.deadline = time.monotonic() + seconds
+        self.ended = threading.Event()
+        self.sockets: set[socket.socket] = set()
+
+    @property
+    def seconds_left(self) -> float:
+        """0 once the grant has ended in any way."""
+        return 0.0 if self.ended.is_set() else max(0.0, self.deadline - time.monotonic())
+
+
+class Lender:
+    """Lends memory to the holders of tickets. Any thread may call; only ``end`` never waits."""
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self._settings = settings
+        self._pace = Pace(settings.lend_bytes_per_second) if settings.lend_bytes_per_second > 0 else None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._opening = threading.Lock()
+        self._listener: _Listener | None = None
+        self._grants: dict[bytes, _Lent] = {}
+        self._ending: set[_Lent] = set()
+        self._strangers: dict[socket.socket, None] = {}  # oldest first
+        self._conversations = 0
+        self._closed = False
+
+    def lend(self, grant: Grant, memory: Memory) -> Ticket:
+        """Open ``memory`` to the holder of the returned ticket; a second call replaces the first."""
+        host, port = self._listening()
+        ticket = Ticket(host=host, port=port, secret=secrets.token_bytes(16), transfer=grant.transfer)
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            for key in [key for key, lent in self._grants.items() if key == ticket.key or lent.seconds_left == 0]:
+                self._cut(self._grants.pop(key))
+            self._grants[ticket.key] = _Lent(ticket, memory, grant.seconds)
+        return ticket
+
+    def end(self, transfer: str) -> bool:
+        """End a grant at once; true if nothing reads for it already."""
+        with self._lock:
+            for key in [key for key, lent in self._grants.items() if lent.ticket.transfer == transfer]:
+                self._cut(self._grants.pop(key))
+            return self._quiet(transfer)
+
+    def wait_quiet(self, transfer: str, seconds: float) -> bool:
+        """Wait until no thread reads for an ended grant; false if one still does after ``seconds``."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._quiet(transfer), seconds)
+
+    def close(self, seconds: float) -> None:
+        """End everything and wait for all threads, at most ``seconds``."""
+        with self._lock:
+            self._closed = True
+            while self._grants:
+                self._cut(self._grants.popitem()[1])
+            for sock in self._strangers:
+                shut(sock)
+        with self._opening:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._conversations == 0, seconds):
+                _log.warning("tcp source: %d connections still busy %g s after closing", self._conversations, seconds)
+
+    def _listening(self) -> tuple[str, int]:
+        with self._opening:  # a lock of its own: resolving the host may take long
+            if self._closed:
+                raise _closed()
+            if self._listener is None:
+                self._listener = _Listener(self._settings.host, self._accepted)
+            return self._listener.address
+
+    def _cut(self, lent: _Lent) -> None:
+        lent.ended.set()
+        if lent.sockets:
+            self._ending.add(lent)
+        for sock in lent.sockets:
+            shut(sock)
+
+    def _quiet(self, transfer: str) -> bool:
+        return not any(lent.ticket.transfer == transfer for lent in self._ending)
+
+    # ------------------------------------------------------------------- one thread per connection
+
+    def _accepted(self, sock: socket.socket) -> None:
+        with self._lock:
+            if self._closed:
+                sock.close()
+                return
+            if len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                shut(oldest)
+            self._strangers[sock] = None
+            self._conversations += 1
+        thread = threading.Thread(target=self._converse, args=(sock,), name="coldstart-tcp-source", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads on this machine: the caller is turned away
+            _log.warning("tcp source: cannot start a thread for a connection")
+            self._finished(sock, None)
+
+    def _converse(self, sock: socket.socket) -> None:
+        lent: _Lent | None = None
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            lent, status = self._admitted(sock, wire.read_hello(sock, HELLO_SECONDS))
+            sock.settimeout(self._settings.io_seconds)
+            sock.sendall(wire.answer(status))
+            if lent is not None:
+                self._serve(sock, lent)
+        except OSError:
+            pass  # the joiner has gone, is too slow, or was cut off; it finds out by itself
+        except Exception:
+            _log.exception("tcp source: a connection ended by an error")
+        finally:
+            self._finished(sock, lent)
+
+    def _finished(self, sock: socket.socket, lent: _Lent | None) -> None:
+        with self._changed:  # closed under the lock, so that nobody shuts a descriptor that is reused
+            sock.close()
+            self._strangers.pop(sock, None)
+            if lent is not None:
+                lent.sockets.discard(sock)
+                if not lent.sockets:
+                    self._ending.discard(lent)
+            self._conversations -= 1
+            self._changed.notify_all()
+
+    def _admitted(self, sock: socket.socket, claimed: tuple[bytes, bytes] | None) -> tuple[_Lent | None, Status]:
+        """The grant whose secret the caller has shown, which then owns ``sock``; or the refusal."""
+        with self._lock:
+            self._strangers.pop(sock, None)
+            if claimed is None:
+                return None, Status.REFUSED
+            transfer, secret = claimed
+            lent = self._grants.get(transfer)
+            if lent is None or not hmac.compare_digest(lent.ticket.secret, secret) or lent.seconds_left == 0:
+                return None, Status.REFUSED
+            if len(lent.sockets) >= MAX_CONNECTIONS:
+                return None, Status.BUSY
+            lent.sockets.add(sock)
+            return lent, Status.OK
+
+    def _serve(self, sock: socket.socket, lent: _Lent) -> None:
+        """Answer requests until the joiner closes, the grant ends, or nothing moves for too long."""
+        while True:
+            sock.settimeout(self._settings.io_seconds)
+            span = wire.read_request(sock)
+            if lent.seconds_left == 0:
+                sock.sendall(wire.answer(Status.REVOKED))
+                return
+            if not 0 < span.length <= wire.MAX_REQUEST or span.end > lent.memory.layout.nbytes:
+                sock.sendall(wire.answer(Status.BAD_REQUEST))
+                return
+            with ExitStack() as stack:
+                try:
+                    views = stack.enter_context(lent.memory.reading(span))
+                except Exception:
+                    _log.exception("tcp source: cannot read %d bytes at %d", span.length, span.offset)
+                    sock.sendall(wire.answer(Status.FAILED))
+                    return
+                sock.sendall(wire.answer(Status.OK, span))
+                self._send(sock, views, lent)
+
+    def _send(self, sock: socket.socket, views: Sequence[memoryview], lent: _Lent) -> None:
+        quantum = self._pace.quantum if self._pace else wire.MAX_REQUEST
+        for batch in batches(views, quantum):
+            if self._pace is not None:
+                delay = self._pace.reserve(sum(map(len, batch)), time.monotonic())
+                lent.ended.wait(min(delay, lent.seconds_left))
+            unsent = batch
+            while unsent:
+                left = lent.seconds_left
+                if left == 0:
+                    raise ConnectionAbortedError("the grant has ended")
+                sock.settimeout(min(self._settings.io_seconds, left))
+                unsent = advanced(unsent, sock.sendmsg(unsent))
+
+
+class _Listener:
+    """The listening socket and the thread that accepts."""
+
+    def __init__(self, host: str, accepted: Callable[[socket.socket], None]) -> None:
+        self._accepted = accepted
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server((str(address[0]), 0), family=family, backlog=128)
+        except OSError as error:
+            raise TransportError(
+                f"tcp cannot listen on {host}: {error.strerror or error}",
+                reason="unreachable",
+                advice="set the host to an address of this machine that peers can reach",
+            ) from error
+        self._socket.setblocking(False)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._waker, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="coldstart-tcp-accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._waker.close()  # seen as end of file on the other side
+        self._thread.join()
+        self._woken.close()
+        self._socket.close()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while not any(key.fileobj is self._woken for key, _ in selector.select()):
+                try:
+                    sock, _ = self._socket.accept()
+                except BlockingIOError:
+                    continue
+                except OSError as error:  # out of descriptors: those who wait may still be served later
+                    _log.warning("tcp source: cannot accept: %s", error)
+                    selector.unregister(self._socket)
+                    selector.select(_ACCEPT_PAUSE)
+                    selector.register(self._socket, selectors.EVENT_READ)
+                    continue
+                self._accepted(sock)
+
+
+def _closed() -> TransportError:
+    return TransportError("tcp transport is closed", reason="closed")
