@@ -46,7 +46,7 @@ class Arena:
 
     def __init__(self, layout: Layout, device: str) -> None:
         self._layout = layout
-        self._device = _device(device)
+        self._device = device_of(device)
         self._lock = threading.Lock()
         self._retired: list[torch.Tensor] = []
         self._adopted: list[tuple[torch.Tensor, Tensor]] = []
@@ -174,7 +174,8 @@ class Arena:
 # -------------------------------------------------------------------------------- allocation
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device called ``name``, with its index; raises ConfigError if there is no arena for it."""
     device = torch.device(name)
     if device.type == "cpu":
         return torch.device("cpu")

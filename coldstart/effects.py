@@ -128,11 +128,13 @@ class StopLending(Effect, frozen=True):
 class Advertise(Effect, frozen=True):
     """Make or renew the advert. Answered by Advertised, AdvertFailed or StoreRenewed.
 
-    ``afresh``: the store knows nothing of us, so publish the truth first.
+    ``afresh``: the store knows nothing of us, so publish the truth first. The slots of the
+    transfers in ``held`` are kept.
     """
 
     generation: int
     afresh: bool = False
+    held: tuple[str, ...] = ()
 
 
 class Withdraw(Effect, frozen=True):

@@ -22,6 +22,9 @@ from coldstart.ports import Advert, Bus, Grant, Memory, Transport
 from coldstart.source import Terms
 from coldstart.telemetry import logger
 
+BACKSTOP_SECONDS = 6 * 3600.0
+"""The machine ends grants by signs of life; should it fail to, the transport ends them after this."""
+
 
 class Lending:
     """The source's hands.
@@ -81,7 +84,7 @@ class Lending:
             case effects.Withdraw():
                 async with self._in_order:
                     if self._bus is not None:
-                        await self._bus.withdraw(self._shard.key, self._worker.name)
+                        await self._bus.withdraw(self._shard.key, self._worker.name, self._worker.incarnation)
             case effects.OpenOffer():
                 await self._open(effect)
             case effects.SendOffer():
@@ -139,7 +142,7 @@ class Lending:
             host=self._host,
             device=self._memory.device,
         )
-        epoch = await bus.advertise(self._shard.key, advert, self._terms.lease)
+        epoch = await bus.advertise(self._shard.key, advert, self._terms.lease, effect.held)
         lost = self._epoch not in ("", epoch)
         self._epoch = epoch
         self.post(events.StoreRenewed() if lost else events.Advertised())
@@ -154,7 +157,7 @@ class Lending:
         self._known = True
 
     async def _open(self, effect: effects.OpenOffer) -> None:
-        grant = Grant(effect.transfer, effect.joiner, effect.fence, self._terms.grant)
+        grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)
         ticket = await self._transports[effect.transport].offer(grant, self._memory)
         self.post(events.OfferOpened(effect.transfer, ticket))
 

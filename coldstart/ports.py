@@ -459,12 +459,16 @@ class Bus(Protocol):
         """Renew the loader's lease; false when somebody else holds it. ``seconds=0`` gives it up."""
         ...
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float) -> str:
-        """Make or renew a leased advert; returns the store's epoch."""
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
+        """Make or renew a leased advert; returns the store's epoch.
+
+        Args:
+            held: transfers that still go on here: their slots live at least as long as the advert.
+        """
         ...
 
-    async def withdraw(self, shard: str, worker: str) -> None:
-        """Take the advert back at once; idempotent."""
+    async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
+        """Take the advert back at once; idempotent. The advert of a later incarnation stays."""
         ...
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:

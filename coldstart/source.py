@@ -192,7 +192,8 @@ def grant_closed(source: Source, event: events.GrantClosed) -> Move:
 def expired(source: Source, event: events.Expired) -> Move:
     match event.timer:
         case Timer.RENEW if source.mode is Mode.OPEN:
-            return source, (Advertise(source.generation),)
+            held = tuple(grant.transfer for grant in source.grants if grant.accepted)
+            return source, (Advertise(source.generation, held=held),)
         case Timer.GRANT:
             return _close(source, event.subject, "no sign of life")
         case Timer.DRAIN if source.mode is Mode.DRAINING:

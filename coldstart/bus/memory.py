@@ -64,6 +64,12 @@ class _Leases(Generic[_ValueT]):
             self._full = max(2 * len(self._held), 64)
         self._held[name] = (value, now + seconds)
 
+    def extend(self, name: str, seconds: float) -> None:
+        """What is held lives at least so long from now; what is not is left alone."""
+        value, until = self._held.get(name, (None, 0.0))
+        if value is not None and self._now() < until < self._now() + seconds:
+            self._held[name] = (value, self._now() + seconds)
+
     def get(self, name: str) -> _ValueT | None:
         value, until = self._held.get(name, (None, 0.0))
         return value if until > self._now() else None
@@ -86,7 +92,7 @@ class _Shard:
     def __init__(self, now: Callable[[], float]) -> None:
         self.adverts: _Leases[Advert] = _Leases(now)
         self.incarnations: dict[str, str] = {}
-        self.slots: defaultdict[str, _Leases[None]] = defaultdict(lambda: _Leases(now))
+        self.slots: defaultdict[str, _Leases[str]] = defaultdict(lambda: _Leases(now))
         self.leaders: _Leases[str] = _Leases(now)
         self.answers: _Leases[Granted | Elected] = _Leases(now)
         self.nonces: _Leases[bool] = _Leases(now)
@@ -211,7 +217,7 @@ class MemoryBus:
 
     def _grant(self, shard: _Shard, claim: Claim, source: Advert, root: str, skipped: tuple[Skip, ...]) -> Granted:
         shard.fence += 1
-        shard.slots[source.worker].put(claim.transfer, None, claim.slot_seconds)
+        shard.slots[source.worker].put(claim.transfer, claim.worker, claim.slot_seconds)
         self._deliver(shard, source.inbox, Letter(claim.hello, shard.fence))
         lent = _with_use(shard, source)
         return Granted(source=lent, fence=shard.fence, root=root, epoch=self._store.epoch, skipped=skipped)
@@ -237,8 +243,10 @@ class MemoryBus:
             self._store.changed(found)
         return True
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float) -> str:
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+        for transfer in held:
+            check_ids(transfer=transfer)
         found = await self._shard("advertise", shard)
         advert = msgspec.structs.replace(advert, used=0)
         before = found.adverts.get(advert.worker)
@@ -247,14 +255,19 @@ class MemoryBus:
         if found.incarnations.get(advert.worker, advert.incarnation) != advert.incarnation:
             found.slots.pop(advert.worker, None)
         found.incarnations[advert.worker] = advert.incarnation
+        for transfer in held:
+            found.slots[advert.worker].extend(transfer, seconds)
         if before != advert:
             self._store.changed(found)
         self._store.seen.put(shard, None, SHARD_SECONDS)
         return self._store.epoch
 
-    async def withdraw(self, shard: str, worker: str) -> None:
-        check_ids(shard=shard, worker=worker)
+    async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
+        check_ids(shard=shard, worker=worker, incarnation=incarnation)
         found = await self._shard("withdraw", shard)
+        known = found.adverts.get(worker)
+        if known is not None and known.incarnation != incarnation:
+            return
         if found.adverts.drop(worker):
             found.incarnations.pop(worker, None)
             self._store.changed(found)

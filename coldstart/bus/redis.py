@@ -126,8 +126,10 @@ class RedisBus:
         fields = await self._on_shard(scripts.LEAD, shard, layout, worker, _milliseconds(seconds))
         return fields.number() == 1
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float) -> str:
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+        for transfer in held:
+            check_ids(transfer=transfer)
         fields = await self._on_shard(
             scripts.ADVERTISE,
             shard,
@@ -136,13 +138,14 @@ class RedisBus:
             _milliseconds(seconds),
             advert.layout,
             advert.incarnation,
+            *held,
         )
         await self._run(scripts.INDEX, self._index, shard)
         return fields.epoch
 
-    async def withdraw(self, shard: str, worker: str) -> None:
-        check_ids(shard=shard, worker=worker)
-        await self._on_shard(scripts.WITHDRAW, shard, worker)
+    async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
+        check_ids(shard=shard, worker=worker, incarnation=incarnation)
+        await self._on_shard(scripts.WITHDRAW, shard, worker, incarnation)
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)

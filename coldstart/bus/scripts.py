@@ -252,6 +252,15 @@ local good, earlier = pcall(cjson.decode, known or '')
 if good and type(earlier) == 'table' and earlier.incarnation ~= incarnation then
   redis.call('DEL', prefix .. 'slots:' .. worker)
 end
+-- A transfer that still goes on keeps its slot for as long as its source lives.
+local slots = prefix .. 'slots:' .. worker
+for at = 8, #ARGV do
+  local ends = tonumber(redis.call('ZSCORE', slots, ARGV[at]) or 0)
+  if ends > now and ends < now + life_ms then
+    redis.call('ZADD', slots, now + life_ms, ARGV[at])
+    if redis.call('PTTL', slots) < life_ms then redis.call('PEXPIRE', slots, life_ms) end
+  end
+end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('ZREM', leases, gone)
   redis.call('HDEL', adverts, gone)
@@ -267,7 +276,9 @@ return {epoch}
 WITHDRAW = _on_shard(
     "withdraw",
     """
-local worker = ARGV[3]
+local worker, incarnation = ARGV[3], ARGV[4]
+local good, known = pcall(cjson.decode, redis.call('HGET', prefix .. 'adverts', worker) or '')
+if good and type(known) == 'table' and known.incarnation ~= incarnation then return {epoch} end
 redis.call('HDEL', prefix .. 'adverts', worker)
 if redis.call('ZREM', prefix .. 'leases', worker) == 1 then changed('withdraw', worker) end
 return {epoch}

@@ -271,10 +271,26 @@ class BusContract:
         async with self.buses(2) as (bus, waiting):
             await bus.advertise(SHARD, advert("source"), 30)
             cursor = await self._caught_up(waiting)
-            await bus.withdraw(SHARD, "source")
+            await bus.withdraw(SHARD, "source", "1")
             assert await bus.adverts(SHARD) == ()
             assert (await waiting.listen(SHARD, "in", cursor, 5)).fleet_changed
-            await bus.withdraw(SHARD, "source")
+            await bus.withdraw(SHARD, "source", "1")
+
+    async def test_a_late_withdrawal_leaves_the_next_incarnation_alone(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source", incarnation="2"), 30)
+            await bus.withdraw(SHARD, "source", "1")
+            assert [found.incarnation for found in await bus.adverts(SHARD)] == ["2"]
+
+    async def test_a_transfer_that_goes_on_keeps_its_slot(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source"), 30)
+            short, forgotten = claim(slot_seconds=0.2), claim(slot_seconds=0.2)
+            _granted(await bus.claim(short))
+            _granted(await bus.claim(forgotten))
+            await bus.advertise(SHARD, advert("source"), 30, (short.transfer, "never-claimed"))
+            await self.pass_time(0.3)
+            assert (await bus.adverts(SHARD))[0].used == 1
 
     async def test_shards_with_adverts_are_listed(self) -> None:
         async with self.buses() as (bus,):

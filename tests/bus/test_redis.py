@@ -91,7 +91,7 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
         case _:
             return rng.choice(
                 [
-                    lambda bus: bus.withdraw(SHARD, worker),
+                    lambda bus: bus.withdraw(SHARD, worker, "1"),
                     lambda bus: bus.fetch_truth(SHARD, layout),
                     lambda bus: bus.adverts(SHARD),
                     lambda bus: bus.send(SHARD, f"{worker}.in", transfer.encode(), transfer),
@@ -332,7 +332,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
                 await call()
         assert await bus.adverts(SHARD) == (advert("source", used=1),)
         assert await bus.release(SHARD, "source", held.transfer) == advert("source")
-        await bus.withdraw(SHARD, "source")
+        await bus.withdraw(SHARD, "source", "1")
         server.ask("CONFIG", "SET", "maxmemory", "0")
         assert isinstance(await bus.claim(claim()), Elected)
 
