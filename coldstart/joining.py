@@ -156,10 +156,9 @@ class Joining:
                 await anyio.to_thread.run_sync(self._replace_memory)
                 self.post(events.MemoryReplaced(attempt))
             case effects.Resign():
-                await self._resign()
+                await self.resign()
             case effects.StartLending():
                 self._start_lending()
-                await self._resign()
             case effects.StopLending():
                 self._stop_lending()
             case _:
@@ -367,7 +366,11 @@ class Joining:
             if changed:
                 self.post(events.SourceChanged(effect.attempt, effect.source.worker, changed))
                 return
-        problems = await anyio.to_thread.run_sync(self._self_check)
+        async with anyio.create_task_group() as tasks:
+            if self._leading:
+                tasks.start_soon(self._keep_lead)
+            problems = await anyio.to_thread.run_sync(self._self_check)
+            tasks.cancel_scope.cancel()
         if problems:
             self.post(events.CheckFailed(effect.attempt, "; ".join(problems[:5])))
         else:
@@ -398,6 +401,12 @@ class Joining:
         await self._bus.send(self._shard.key, source.inbox, done, secrets.token_hex(8))
         return now
 
+    async def _keep_lead(self) -> None:
+        """Until the first advert others must go on waiting for us; the check itself has a limit."""
+        while True:
+            await self._renew_lead()
+            await anyio.sleep(LEAD_SECONDS / 3)
+
     async def _renew_lead(self) -> None:
         if self._bus is not None:
             try:
@@ -405,7 +414,8 @@ class Joining:
             except BusError as error:
                 logger().warning("loader's lease not renewed", error=str(error))
 
-    async def _resign(self) -> None:
+    async def resign(self) -> None:
+        """Give up the loader's lease: others may read storage, or find us advertised."""
         if self._leading and self._bus is not None:
             self._leading = False
             await self._bus.lead(self._shard.key, self._memory.layout.digest, self._worker.name, 0)

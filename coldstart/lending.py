@@ -7,7 +7,7 @@ advert can never outlive the withdrawal after it. It knows ports and messages, n
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 
@@ -33,6 +33,7 @@ class Lending:
         bus: None when there is no coordination: nothing is ever lent then.
         memory: the verified weights.
         truth: the digests they were verified against, once known.
+        advertised: called after the first advert: nobody need wait for us any more.
         report_drained: reaches the joiner's machine.
     """
 
@@ -47,11 +48,13 @@ class Lending:
         terms: Terms,
         host: str,
         truth: Callable[[], Truth | None],
+        advertised: Callable[[], Awaitable[None]],
         report_drained: Callable[[], None],
     ) -> None:
         self._shard, self._worker, self._bus = shard, worker, bus
         self._transports, self._memory, self._terms, self._host = transports, memory, terms, host
         self._truth, self._report_drained = truth, report_drained
+        self._advertised = advertised
         self._numbers: dict[str, int] = {}
         self._epoch = ""
         self._in_order = anyio.Lock()
@@ -143,6 +146,8 @@ class Lending:
             device=self._memory.device,
         )
         epoch = await bus.advertise(self._shard.key, advert, self._terms.lease, effect.held)
+        if not self._epoch:
+            await self._advertised()
         lost = self._epoch not in ("", epoch)
         self._epoch = epoch
         self.post(events.StoreRenewed() if lost else events.Advertised())

@@ -111,6 +111,7 @@ async def wire(
             terms=terms,
             host=_host(settings, reached),
             truth=lambda: joining.truth,
+            advertised=joining.resign,
             report_drained=lambda: joiner.post(Drained()),
         )
         journal = Journal(reached, shard.key, worker) if reached is not None else None

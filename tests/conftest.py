@@ -1,8 +1,39 @@
-"""What every test shares: async tests run on asyncio, through anyio's pytest plugin."""
+"""What every test shares: async tests run on asyncio, through anyio's pytest plugin; small checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+
+pytest.register_assert_rewrite("coldstart.testing.bus_contract", "coldstart.testing.transport_contract")
+
+WriteCheckpoint = Callable[..., Path]
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def write_checkpoint() -> WriteCheckpoint:
+    """``write_checkpoint(directory, seed=0, mib=6, names=...)``: a directory with ``model.safetensors``."""
+
+    def write(directory: Path, seed: int = 0, mib: int = 6, **extra: torch.Tensor) -> Path:
+        generator = torch.Generator().manual_seed(seed)
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {
+            "embed.weight": torch.randn(mib * 1024, 256, generator=generator),
+            "layer.0.bias": torch.randn(7, generator=generator),
+            "layer.0.weight": torch.randn(33, 65, generator=generator).to(torch.bfloat16),
+            "scale": torch.tensor(3.5),
+            **extra,
+        }
+        save_file(tensors, directory / "model.safetensors")
+        return directory
+
+    return write

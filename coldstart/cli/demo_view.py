@@ -90,6 +90,7 @@ class Outcome(msgspec.Struct, frozen=True):
     embeddings_equal: bool
     seconds: float
     checkpoint: str
+    lend_cap_gbps: float
     kill: Kill | None
     timeline: Sequence[Bar]
 
@@ -97,9 +98,15 @@ class Outcome(msgspec.Struct, frozen=True):
 def bars(
     members: Sequence[tuple[str, float, float | None, float | None, Report | None]], began: float, total: float
 ) -> list[Bar]:
-    """Stretches of each worker's time, from monotonic times and the reports' timelines."""
+    """Stretches of each process's time, from monotonic times and the reports' timelines.
+
+    A restarted worker's second life is called ``w2.2``.
+    """
     found: list[Bar] = []
-    for name, started, served_at, killed_at, report in members:
+    lives: dict[str, int] = {}
+    for worker, started, served_at, killed_at, report in members:
+        lives[worker] = lives.get(worker, 0) + 1
+        name = worker if lives[worker] == 1 else f"{worker}.{lives[worker]}"
         end = min(killed_at or began + total, began + total)
         if report is None or served_at is None:
             found.append(Bar(name, ".", started - began, end - began))
@@ -130,6 +137,7 @@ def show(outcome: Outcome) -> None:
             f"{size(outcome.kill.bytes_verified)} from it; {outcome.kill.joiner} kept them. "
             f"{outcome.kill.victim} was restarted."
         )
+        say(f"w2 and w3 lend at most {outcome.lend_cap_gbps:.2f} GB/s here, so that there is a middle to kill in")
     _timeline(outcome)
     equal = "equal" if outcome.embeddings_equal else "DIFFERENT"
     say(f"storage reads: {outcome.storage_reads}; answers against the ordinarily loaded model: {equal}")

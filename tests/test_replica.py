@@ -1,0 +1,299 @@
+"""``coldstart.join`` as a host uses it: real Valkey, real sockets, real weights, one process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import coldstart
+from coldstart import config
+from coldstart.config import Settings
+from coldstart.errors import ColdStartFailed, ConfigError, TruthConflict, UnknownPlugin
+from coldstart.report import Progress
+from coldstart.skeletons.module import ModuleSkeleton
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return config.load({"directory": str(tmp_path_factory.mktemp("v")), "drain": 2.0}, environ={})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, write_checkpoint: Write) -> Path:
+    return write_checkpoint(tmp_path / "model")
+
+
+def assert_loaded(module: nn.Module, checkpoint: Path) -> None:
+    expected = load_file(checkpoint / "model.safetensors")
+    state = module.state_dict()
+    assert state.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name
+
+
+async def test_first_reads_storage_second_pulls_from_it(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first:
+        assert first.report.path == "storage"
+        assert first.report.verified
+        assert first.report.against == "own storage read"
+        async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings) as second:
+            report = second.report
+            assert (report.path, report.sources, report.transport) == ("peer", ("a",), "tcp")
+            assert report.verified
+            assert report.against == "published truth"
+            assert report.bytes_peer == report.bytes_total
+            assert report.root == first.report.root != ""
+            assert {"build", "discover", "handshake", "transfer", "verify"} <= report.phases.keys()
+            assert_loaded(second.module, checkpoint)
+        assert second.phase is coldstart.Phase.GONE
+        assert_loaded(second.module, checkpoint)
+    assert_loaded(first.module, checkpoint)
+
+
+async def test_a_joiner_becomes_a_source(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first:
+        async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings):
+            await first.drain()
+            async with coldstart.join(checkpoint, skeleton="tensors", worker="c", settings=settings) as third:
+                assert third.report.sources == ("b",)
+                assert_loaded(third.module, checkpoint)
+
+
+async def test_many_at_once_read_storage_once(settings: Settings, checkpoint: Path) -> None:
+    reports: dict[str, coldstart.Report] = {}
+    everybody = anyio.Event()
+
+    async def start(name: str) -> None:
+        async with coldstart.join(checkpoint, skeleton="tensors", worker=name, settings=settings) as replica:
+            reports[name] = replica.report
+            if len(reports) == 6:
+                everybody.set()
+            await everybody.wait()
+            assert_loaded(replica.module, checkpoint)
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(6):
+            tasks.start_soon(start, f"w{index}")
+    paths = sorted(report.path for report in reports.values())
+    assert paths == ["peer"] * 5 + ["storage"]
+
+
+async def test_progress_by_iterator_and_callback(settings: Settings, checkpoint: Path) -> None:
+    called: list[Progress] = []
+    async with coldstart.join(
+        checkpoint, skeleton="tensors", settings=settings, on_progress=called.append, wait=False
+    ) as replica:
+        seen = [step async for step in replica.progress()]
+        report = await replica.ready()
+    assert seen[-1].phase is coldstart.Phase.SERVE
+    assert seen[-1].bytes_verified == seen[-1].bytes_total == report.bytes_total
+    assert [step.bytes_verified for step in seen] == sorted(step.bytes_verified for step in seen)
+    assert {"DISCOVER", "FALLBACK", "SERVE"} <= {step.phase.value for step in called}
+
+
+async def test_the_host_may_start_before_the_weights_are_there(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, wait=False) as replica:
+        with pytest.raises(ConfigError, match="not built yet"):
+            _ = replica.module
+        assert replica.phase is coldstart.Phase.IDLE
+        await replica.ready()
+        assert_loaded(replica.module, checkpoint)
+
+
+async def test_an_error_of_the_host_comes_out_as_it_was(settings: Settings, checkpoint: Path) -> None:
+    class HostError(Exception):
+        pass
+
+    error = HostError("mine")
+    with pytest.raises(HostError) as caught:
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+            raise error
+    assert caught.value is error
+
+
+async def test_a_failed_start_is_one_plain_error(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(coldstart.CheckpointError, match="no checkpoint at"):
+        async with coldstart.join(tmp_path / "nothing", settings=settings):
+            raise AssertionError("not reached")
+
+
+async def test_an_unknown_skeleton_names_what_is_installed(settings: Settings, checkpoint: Path) -> None:
+    with pytest.raises(UnknownPlugin, match=r"no skeleton is called 'nosuch'; installed are: .*tensors"):
+        async with coldstart.join(checkpoint, skeleton="nosuch", settings=settings):
+            raise AssertionError("not reached")
+
+
+async def test_an_unknown_transport_names_what_is_installed(settings: Settings, checkpoint: Path) -> None:
+    import msgspec
+
+    chosen = msgspec.structs.replace(settings, transports="pigeon")
+    with pytest.raises(UnknownPlugin, match=r"no transport is called 'pigeon'; installed are: .*tcp"):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=chosen):
+            raise AssertionError("not reached")
+
+
+async def test_cancelling_the_host_ends_everything_soon(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings):
+        before = len(asyncio.all_tasks())
+        with anyio.move_on_after(5) as scope:
+            async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings):
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert len(asyncio.all_tasks()) <= before
+
+
+async def test_a_start_can_be_cancelled_at_any_time(settings: Settings, checkpoint: Path) -> None:
+    """Cancelled after so many loop turns: nothing hangs, nothing is left."""
+    before = len(asyncio.all_tasks())
+    for turns in (0, 1, 5, 20, 60, 150):
+        async with anyio.create_task_group() as tasks:
+
+            async def start() -> None:
+                async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+                    await anyio.sleep_forever()
+
+            tasks.start_soon(start)
+            for _ in range(turns):
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        assert len(asyncio.all_tasks()) <= before, turns
+
+
+async def test_no_signal_handlers_and_no_blocked_loop(settings: Settings, checkpoint: Path) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await anyio.sleep(0.005)
+            longest = max(longest, time.monotonic() - before - 0.005)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+            assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+        tasks.cancel_scope.cancel()
+    assert longest < 1.0, "the loop stood still"
+
+
+async def test_any_module_factory(settings: Settings, tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        module = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 8, bias=False))
+        module.register_buffer("scratch", torch.arange(5.0), persistent=False)
+        return module
+
+    model = make()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    x = torch.randn(4, 64)
+    expected = model.eval()(x)
+    async with (
+        coldstart.join(tmp_path, skeleton=make, worker="a", settings=settings) as first,
+        coldstart.join(tmp_path, skeleton=make, worker="b", settings=settings) as second,
+    ):
+        assert second.report.path == "peer"
+        for replica in (first, second):
+            module = replica.module.eval()
+            assert torch.equal(module.scratch, torch.arange(5.0))
+            assert torch.equal(module(x), expected)
+
+
+async def test_other_layouts_are_refused_in_words(settings: Settings, tmp_path: Path) -> None:
+    """Same files, another module: the layouts differ, the joiner says how and reads storage."""
+    model = nn.Linear(64, 64)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+
+    def transposed() -> nn.Module:
+        module = nn.Linear(64, 64)
+        module.weight = nn.Parameter(module.weight.detach().t())
+        return module
+
+    one = ModuleSkeleton(lambda: nn.Linear(64, 64), name="linear")
+    other = ModuleSkeleton(transposed, name="linear")
+    async with (
+        coldstart.join(tmp_path, skeleton=one, worker="a", settings=settings),
+        coldstart.join(tmp_path, skeleton=other, worker="b", settings=settings) as second,
+    ):
+        assert second.report.path == "storage"
+        assert any("layout differs: weight: here float32 64x64 stride" in why for why in second.report.skipped)
+
+
+async def test_no_coordination_means_storage_and_says_so(checkpoint: Path) -> None:
+    settings = config.load({"redis": "none"}, environ={})
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings) as replica:
+        assert replica.report.path == "storage"
+        assert replica.report.detours[0] == "coordination is switched off"
+
+
+async def test_a_refused_store_means_storage_and_says_so(checkpoint: Path) -> None:
+    settings = config.load({"redis": "redis://127.0.0.1:1"}, environ={})
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings) as replica:
+        assert replica.report.path == "storage"
+        assert "127.0.0.1:1" in replica.report.detours[0]
+        assert replica.report.verified
+
+
+async def test_a_malformed_store_url_is_the_operators_error(checkpoint: Path) -> None:
+    settings = config.load({"redis": "http://store"}, environ={})
+    with pytest.raises(ConfigError, match="scheme .http."):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+            raise AssertionError("not reached")
+
+
+async def test_storage_that_disagrees_with_the_truth_never_serves(settings: Settings, checkpoint: Path) -> None:
+    """One bit of the file flips after the first worker has read it, where no sample of the identity looks."""
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first:
+        key = first.report.shard
+        await first.drain()
+        flipped = flip_a_bit_outside_the_samples(checkpoint / "model.safetensors", key, settings)
+        assert flipped
+        with pytest.raises(TruthConflict, match="differs from the published truth"):
+            async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings):
+                raise AssertionError("not reached")
+
+
+def flip_a_bit_outside_the_samples(file: Path, key: str, settings: Settings) -> bool:
+    """Flip one bit such that the checkpoint's fingerprint stays the same."""
+    from coldstart.checkpoint import read_checkpoint
+
+    before = read_checkpoint(file.parent).fingerprint
+    for offset in range(2_000_000, 4_000_000, 50_000):
+        content = bytearray(file.read_bytes())
+        content[offset] ^= 1
+        file.write_bytes(content)
+        if read_checkpoint(file.parent).fingerprint == before:
+            return True
+        content[offset] ^= 1
+        file.write_bytes(content)
+    return False
+
+
+async def test_storage_that_breaks_is_a_named_failure(settings: Settings, checkpoint: Path) -> None:
+    """The file is cut short between reading its header and reading its weights."""
+    from coldstart.skeletons import assembly
+
+    original = assembly.StorageReader.read
+
+    async def cut(self: assembly.StorageReader, spans: object, landed: object) -> None:
+        file = checkpoint / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:1_000_000])
+        await original(self, spans, landed)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly.StorageReader, "read", cut)
+        with pytest.raises(ColdStartFailed, match=r"model\.safetensors"):
+            async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+                raise AssertionError("not reached")
