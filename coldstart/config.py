@@ -127,6 +127,14 @@ def otlp_protocol() -> str:
     )
 
 
+def otlp_seconds() -> float:
+    """How long an export may take: OpenTelemetry's own variable, else 3 s, for a command should end soon."""
+    try:
+        return float(os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT", "3"))
+    except ValueError as error:
+        raise ConfigError("OTEL_EXPORTER_OTLP_TIMEOUT is not a number of seconds") from error
+
+
 def _named(message: str, origin: Mapping[str, str]) -> str:
     """msgspec's message with its JSON path replaced by the name that the operator used."""
     head, _, path = message.partition(" - at `$.")

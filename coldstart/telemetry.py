@@ -10,7 +10,8 @@ structlog if the host has configured it, else to the standard logger ``coldstart
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 import structlog
@@ -68,10 +69,9 @@ def _ids(span: Span) -> Mapping[str, object]:
 class JoinerTrace:
     """Observes a joiner: root, attempt and phase spans, and a log line for each change."""
 
-    def __init__(self, worker: str, shard: str, model: str) -> None:
-        self._names = {"worker": worker, "shard": shard}
-        attributes = {"coldstart.worker": worker, "coldstart.shard": shard, "coldstart.model": model}
-        self._root = _tracer().start_span("coldstart", attributes=attributes)
+    def __init__(self, worker: str) -> None:
+        self._names = {"worker": worker}
+        self._root = _tracer().start_span("coldstart", attributes={"coldstart.worker": worker})
         self._phase: Span | None = None
         self._attempt: Span | None = None
         self._number = 0
@@ -84,9 +84,16 @@ class JoinerTrace:
         _propagator.inject(carrier, context=set_span_in_context(self._phase or self._attempt or self._root))
         return carrier.get("traceparent", "")
 
-    def phase(self, name: str) -> Span:
-        """A span for work before the machine starts (building the skeleton)."""
-        return _tracer().start_span(f"coldstart.{name}", context=set_span_in_context(self._root))
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """The span of the work before the machine starts; an error in it is the cold start's."""
+        with _tracer().start_as_current_span("coldstart.build", context=set_span_in_context(self._root)):
+            yield
+
+    def identify(self, shard: str, model: str) -> None:
+        """What is being started is known once the checkpoint has been read."""
+        self._names["shard"] = shard
+        self._root.set_attributes({"coldstart.shard": shard, "coldstart.model": model})
 
     def __call__(self, entry: Entry[State]) -> None:
         before, after = phase_of(entry.before), phase_of(entry.after)

@@ -77,14 +77,17 @@ async def wire(
         observe: told of each step of the joiner, after report and trace.
     """
     async with AsyncExitStack() as resources:
-        built, (reached, no_bus) = await _side_by_side(build, resources, settings, bus)
+        trace = JoinerTrace(worker)
+        resources.push(_end_trace(trace))
+        with trace.building():
+            built, (reached, no_bus) = await _side_by_side(build, resources, settings, bus)
         transports = await _transports(resources, settings, reached, built.arena.device)
         who = Worker(worker, secrets.token_hex(6))
         shard, layout = built.shard, built.arena.layout
         recorder = Recorder(worker, shard.key, str(shard), layout, began)
         recorder.built(anyio.current_time() - began)
-        trace, lend_trace = JoinerTrace(worker, shard.key, str(shard)), SourceTrace(worker, shard.key)
-        resources.callback(trace.end)
+        trace.identify(shard.key, str(shard))
+        lend_trace = SourceTrace(worker, shard.key)
         resources.callback(lend_trace.end)
         joining = Joining(
             shard=shard,
@@ -133,6 +136,15 @@ async def wire(
                 store_renewed=lambda: lender.post(StoreRenewed()),
             )
         return Wired(built, recorder, joiner, lender, mail, journal, resources.pop_all())
+
+
+def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:
+    """An exit that ends the trace, as an error where there was one."""
+
+    def leave(kind: type | None, error: BaseException | None, where: object) -> None:
+        trace.end(error)
+
+    return leave
 
 
 async def _side_by_side(

@@ -68,7 +68,7 @@ class Ticker:
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._phase = ""
+        self._phase = self._reason = ""
         self._bar: Progress | None = None
         self._task = TaskID(0)
         if STDERR.is_terminal:
@@ -91,10 +91,10 @@ class Ticker:
                 self._task, description=where, completed=step.bytes_verified, total=step.bytes_total
             )
         elif step.phase.value != self._phase:
-            reason = f" ({step.reason})" if step.reason else ""
+            reason = f" ({step.reason})" if step.reason and step.reason != self._reason else ""
             done = f"{size(step.bytes_verified)} of {size(step.bytes_total)} verified"
             note(f"{step.seconds:8.3f} s  {self._worker}  {where}  {done}{reason}")
-        self._phase = step.phase.value
+        self._phase, self._reason = step.phase.value, step.reason
 
     def close(self) -> None:
         """Take the bar away."""

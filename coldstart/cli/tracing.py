@@ -46,16 +46,16 @@ def _export_traces(service: str) -> Callable[[], None]:
         ) from error
     from opentelemetry import trace
 
-    protocol = config.otlp_protocol()
+    protocol, timeout = config.otlp_protocol(), config.otlp_seconds()
     exporter: SpanExporter
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-        exporter = GrpcExporter()
+        exporter = GrpcExporter(timeout=timeout)
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-        exporter = HttpExporter()
+        exporter = HttpExporter(timeout=timeout)
     provider = TracerProvider(resource=Resource.create({"service.name": "coldstart", "service.instance.id": service}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)

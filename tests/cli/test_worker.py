@@ -1,0 +1,200 @@
+"""``coldstart worker`` as an operator runs it: good and bad input, signals, pipes, JSON, traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+Write = Callable[..., Path]
+pytestmark = pytest.mark.processes
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "coldstart.cli.main", *words]
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("COLDSTART_", "OTEL_"))}
+    return {**clean, "COLDSTART_DIRECTORY": str(tmp_path / "v"), **more}
+
+
+def run(tmp_path: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=60, env=environment(tmp_path, **more), check=False
+    )
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    assert done.returncode == code, done
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("coldstart: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """A port that accepts and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_missing_checkpoint(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nothing")
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", missing), 3, missing)
+
+
+def test_a_truncated_file(tmp_path: Path, write_checkpoint: Write) -> None:
+    file = write_checkpoint(tmp_path / "m") / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", str(file.parent)), 3, str(file), "1000 of")
+
+
+def test_a_hostile_header(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", 91_000_000) + b" " * 1000)
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", str(file)), 3, str(file), "header")
+
+
+def test_an_unknown_skeleton_and_transport(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "foo"), 4, "'foo'", "tensors")
+    assert_one_line(
+        run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--transports", "foo"), 4, "tcp"
+    )
+
+
+def test_a_wrong_url_and_a_wrong_setting(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", where, "--redis", "http://x"), 2, "http", "redis://")
+    assert_one_line(
+        run(tmp_path, "worker", "--checkpoint", where, COLDSTART_SLOTS="many"), 2, "COLDSTART_SLOTS"
+    )
+    assert_one_line(run(tmp_path, "worker", "--checkpoint", where, "--slots", "-1"), 2, "slots")
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent"])
+def test_a_store_that_does_not_answer_means_storage_within_the_budget(
+    kind: str, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    with silent_server() as port:
+        url = f"redis://127.0.0.1:{port if kind == 'silent' else 1}"
+        done = run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--redis", url, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    report = next(line["report"] for line in lines if line["event"] == "serving")
+    assert report["path"] == "storage"
+    assert report["verified"] is True
+    assert url.removeprefix("redis://") in report["detours"][0]
+    lost = report["seconds"] - report["phases"]["build"] - report["phases"]["fallback"]
+    assert lost <= 5.0 + 2.0, "patience, and one call to publish"
+
+
+def test_lines_in_a_pipe_and_a_drain_on_sigterm(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    process = subprocess.Popen(
+        command("worker", "--checkpoint", where, "--skeleton", "tensors", "--name", "w"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("w serves m@")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.splitlines() == ["w draining", "w gone"]
+    assert "FALLBACK from storage" in err
+    assert "\x1b" not in err
+
+
+def test_a_second_worker_pulls_from_the_first(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    first = subprocess.Popen(
+        command("worker", "--checkpoint", where, "--skeleton", "tensors", "--name", "w1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(tmp_path),
+    )
+    try:
+        assert first.stdout is not None
+        first.stdout.readline()
+        done = run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--name", "w2", "--once")
+        assert done.returncode == 0
+        assert done.stdout.startswith("w2 serves m@")
+        assert "from w1 at" in done.stdout
+        assert "verified against published truth" in done.stdout
+    finally:
+        first.terminate()
+        first.communicate(timeout=30)
+
+
+class _Collector(BaseHTTPRequestHandler):
+    bodies: list[tuple[str, bytes]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append((self.path, body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def test_traces_go_to_the_endpoint_that_the_environment_names(tmp_path: Path, write_checkpoint: Write) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    where = str(write_checkpoint(tmp_path / "m"))
+    with HTTPServer(("127.0.0.1", 0), _Collector) as collector:
+        collector.bodies = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{collector.server_port}"
+        done = run(
+            tmp_path,
+            *("worker", "--checkpoint", where, "--skeleton", "tensors", "--once"),
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+        )
+        collector.shutdown()
+        thread.join()
+        bodies = collector.bodies  # type: ignore[attr-defined]
+    assert done.returncode == 0, done.stderr
+    names: list[str] = []
+    for path, body in bodies:
+        assert path == "/v1/traces"
+        request = ExportTraceServiceRequest.FromString(body)
+        names += [span.name for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
+    assert {"coldstart", "coldstart.build", "coldstart.fallback", "coldstart.verify"} <= set(names)
+
+
+def test_an_endpoint_that_is_down_costs_one_line(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    began = time.monotonic()
+    done = run(
+        tmp_path,
+        *("worker", "--checkpoint", where, "--skeleton", "tensors", "--once"),
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1",
+    )
+    assert done.returncode == 0
+    assert time.monotonic() - began < 40
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("traces are not exported") == 1

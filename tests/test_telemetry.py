@@ -1,0 +1,93 @@
+"""Spans of one cold start: phases and attempts of the joiner, and the source's, in one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+import coldstart
+from coldstart import config
+from coldstart.errors import ColdStartFailed
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """A provider that the host, here the test, has set; coldstart itself never sets one."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+def tree(spans: tuple[ReadableSpan, ...]) -> dict[str, str]:
+    """Each span's name and its parent's."""
+    names = {span.context.span_id: span.name for span in spans if span.context}
+    return {span.name: names.get(span.parent.span_id, "remote") if span.parent else "" for span in spans}
+
+
+async def test_joiner_and_source_share_a_trace(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model")
+    settings = config.load({"directory": str(tmp_path / "v")}, environ={})
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings):
+        spans.clear()
+        async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings):
+            pass
+    finished = [span for span in spans.get_finished_spans() if not span.name.startswith("redis")]
+    joined = {span.context.trace_id for span in finished if span.name == "coldstart" and span.context}
+    ours = tuple(span for span in finished if span.context and span.context.trace_id in joined)
+    assert tree(ours) == {
+        "coldstart": "",
+        "coldstart.build": "coldstart",
+        "coldstart.attempt": "coldstart",
+        "coldstart.discover": "coldstart.attempt",
+        "coldstart.handshake": "coldstart.attempt",
+        "coldstart.transfer": "coldstart.attempt",
+        "coldstart.verify": "coldstart",
+        "coldstart.serve": "coldstart",
+        "coldstart.lend": "coldstart.discover",
+    }
+    lend = next(span for span in ours if span.name == "coldstart.lend")
+    assert lend.attributes is not None
+    assert lend.attributes["coldstart.worker"] == "a"
+    assert lend.attributes["coldstart.outcome"] == "ok"
+
+
+async def test_a_failed_start_is_an_error_in_the_trace(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coldstart.skeletons import assembly
+
+    async def broken(self: assembly.StorageReader, spans: object, landed: object) -> None:
+        raise coldstart.CheckpointError("disk on fire")
+
+    monkeypatch.setattr(assembly.StorageReader, "read", broken)
+    checkpoint = write_checkpoint(tmp_path / "model")
+    settings = config.load({"redis": "none"}, environ={})
+    with pytest.raises(ColdStartFailed, match="disk on fire"):
+        async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings):
+            raise AssertionError("not reached")
+    root = next(span for span in spans.get_finished_spans() if span.name == "coldstart")
+    assert root.status.status_code is StatusCode.ERROR
+    assert "disk on fire" in (root.status.description or "")
+    assert {event.name for event in root.events} == {"detour"}
+
+
+async def test_without_a_provider_nothing_is_set_globally(tmp_path: Path, write_checkpoint: Write) -> None:
+    before = trace.get_tracer_provider()
+    settings = config.load({"redis": "none"}, environ={})
+    async with coldstart.join(write_checkpoint(tmp_path / "model"), skeleton="tensors", settings=settings):
+        pass
+    assert trace.get_tracer_provider() is before
