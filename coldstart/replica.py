@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 3.0
 """What a cancelled host still waits for withdrawal and for readers to be quiet."""
 PROGRESS_SECONDS = 0.05
-"""The callback hears of progress at most so often, and of every change of phase."""
+"""Progress is told at most so often, and at every change of phase."""
 
 
 class Replica:
@@ -88,12 +88,16 @@ class Replica:
         return self.report
 
     async def progress(self) -> AsyncIterator[Progress]:
-        """Progress from now on, ending with SERVE, FAILED or GONE."""
+        """Progress from now on, at every change of phase and a few times a second; ends with SERVE, FAILED or GONE."""
+        told, phase = -PROGRESS_SECONDS, Phase.IDLE
         while True:
-            changed = self._changed
+            changed, over = self._changed, self._ready.is_set() or self._gone.is_set()
             if self._wired is not None:
-                yield self._wired.recorder.progress()
-            if self._ready.is_set() or self._gone.is_set():
+                step, now = self._wired.recorder.progress(), anyio.current_time()
+                if over or step.phase is not phase or now - told >= PROGRESS_SECONDS:
+                    told, phase = now, step.phase
+                    yield step
+            if over:
                 return
             await changed.wait()
 

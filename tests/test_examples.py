@@ -1,0 +1,34 @@
+"""Every example runs as its first lines say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_runs(example: Path, tmp_path: Path, write_checkpoint: Write) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model")
+    needs = "CHECKPOINT" in example.read_text().split('"""')[1]
+    done = subprocess.run(
+        [sys.executable, str(example), *([str(checkpoint)] if needs else [])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLDSTART_DIRECTORY": str(tmp_path / "v")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "peer" in done.stdout or "ready" in done.stdout
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 3
