@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import coldstart
-from coldstart import config
+from coldstart import config, wiring
 from coldstart.config import Settings
 from coldstart.errors import ColdStartFailed, ConfigError, TruthConflict, UnknownPlugin
 from coldstart.report import Progress
@@ -223,12 +223,19 @@ async def test_other_layouts_are_refused_in_words(settings: Settings, tmp_path: 
 
     one = ModuleSkeleton(lambda: nn.Linear(64, 64), name="linear")
     other = ModuleSkeleton(transposed, name="linear")
-    async with (
-        coldstart.join(tmp_path, skeleton=one, worker="a", settings=settings),
-        coldstart.join(tmp_path, skeleton=other, worker="b", settings=settings) as second,
-    ):
-        assert second.report.path == "storage"
-        assert any("layout differs: weight: here float32 64x64 stride" in why for why in second.report.skipped)
+    async with coldstart.join(tmp_path, skeleton=one, worker="a", settings=settings) as first:
+        await advertised(settings, first.report.shard)
+        async with coldstart.join(tmp_path, skeleton=other, worker="b", settings=settings) as second:
+            assert second.report.path == "storage"
+            assert any("layout differs: weight: here float32 64x64 stride" in why for why in second.report.skipped)
+
+
+async def advertised(settings: Settings, shard: str) -> None:
+    """Wait until somebody's advert of ``shard`` is in the store."""
+    with anyio.fail_after(5):
+        async with wiring.open_bus(settings) as bus:
+            while not await bus.adverts(shard):
+                await anyio.sleep(0.01)
 
 
 async def test_no_coordination_means_storage_and_says_so(checkpoint: Path) -> None:
