@@ -67,12 +67,14 @@ class Arena:
         return (Region(self.device, self._flat.data_ptr() + span.offset, span.length, span.offset),)
 
     def resident(self, span: Span) -> Sequence[tuple[int, torch.Tensor]]:
-        """The parts of ``span`` that hold weights: stream offset and 1-d uint8 tensor, in order."""
+        """The parts of ``span`` that hold weights: stream offset and 1-d uint8 tensor, in order.
+
+        Storages without padding between them are one part.
+        """
         self._check(span)
-        return [
-            (piece.offset, self._flat[piece.offset : piece.offset + piece.length])
-            for piece in self._layout.pieces(span)
-        ]
+        flat = self._flat
+        runs = [part for part, holds_weights in self._parts(span) if holds_weights]
+        return [(run.offset, flat[run.offset : run.end]) for run in runs]
 
     def view(self, tensor: Tensor) -> torch.Tensor:
         """The tensor of the layout as it lies in the arena."""

@@ -22,7 +22,7 @@ the bytes mean nor where truth is kept (``identity.py``). The memory is in ``are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Protocol, runtime_checkable
@@ -37,6 +37,8 @@ from coldstart.ports import Memory
 
 ALGORITHM = "csfp1"
 
+RowSums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 LANES = 2
 ROW_WORDS = 65_536
 ROW_BYTES = 4 * ROW_WORDS
@@ -48,7 +50,7 @@ GROUP_ROWS = 32
 """The CPU goes through 32 rows one quarter at a time, so that the keys stay in its second-level cache."""
 
 DEVICE_ROWS = 64
-"""Rows hashed at a time on a device: 16 MiB of weights, 64 MiB of temporaries."""
+"""Rows that torch's operators hash at a time: 16 MiB of weights, 64 MiB of temporaries."""
 
 _TABLE = hashlib.shake_128(ALGORITHM.encode()).digest(8 * LANES * (ROW_WORDS + 1))
 _RAW: NDArray[np.uint64] = np.frombuffer(_TABLE, dtype="<u8")
@@ -70,7 +72,7 @@ class Resident(Protocol):
 
 
 class ChunkDigester:
-    """Digests of CPU memory by numpy, of other memory by torch operators on its own device.
+    """Digests of CPU memory by numpy, of other memory where it lies, by a kernel or torch operators.
 
     On a CPU one call uses one core, without the interpreter lock and with 8 MiB of temporaries
     at most, so that several chunks can be hashed in several threads: about 3 GB/s each.
@@ -79,6 +81,14 @@ class ChunkDigester:
     @property
     def algorithm(self) -> str:
         return ALGORITHM
+
+    def prepare(self, device: str) -> None:
+        """Make ready what digests on ``device`` need: up to seconds, where a kernel is compiled.
+
+        Blocks; call it in a thread while there is nothing to hash yet. Digests work without it.
+        """
+        if device != "cpu":
+            _fastest(torch.device(device))
 
     def digest(self, memory: Memory, span: Span) -> bytes:
         """16 bytes over every byte of ``span``; lane 0 first, each little-endian.
@@ -139,17 +149,77 @@ def _rows(views: Sequence[memoryview]) -> Iterator[NDArray[np.int32]]:
 def sums_on_device(
     pieces: Sequence[tuple[int, torch.Tensor]], span: Span, device: torch.device
 ) -> NDArray[np.int64]:
-    """y of ``span``, by torch operators on ``device``: int64 of shape (lanes, rows).
+    """y of ``span``, computed on ``device``: int64 of shape (lanes, rows).
 
     ``pieces`` are stream offsets and 1-d uint8 tensors; what no piece covers counts as zeros.
+    Rows that lie inside one piece are hashed in place, the others are put together first.
     """
+    keys, row_sums = _keys_on(device), _fastest(device)
+    sums = torch.zeros((LANES, _row_count(span.length)), dtype=torch.int64, device=device)
+    split = set(range(sums.shape[1]))
+    for offset, tensor in pieces:
+        start = offset - span.offset
+        first, end = max(0, -(-start // ROW_BYTES)), min(start + tensor.numel(), span.length) // ROW_BYTES
+        inside = first * ROW_BYTES - start
+        if first < end and (tensor.storage_offset() + inside) % 4 == 0:
+            rows = tensor[inside : inside + (end - first) * ROW_BYTES]
+            sums[:, first:end] = row_sums(rows.view(torch.int32).view(-1, ROW_WORDS), keys)
+            split -= set(range(first, end))
+    if split:
+        where = sorted(split)
+        sums[:, where] = row_sums(_put_together(pieces, span, where, device), keys)
+    return sums.cpu().numpy()
+
+
+def _put_together(
+    pieces: Sequence[tuple[int, torch.Tensor]], span: Span, rows: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """The words of some rows, copied from the pieces they lie in: int32 of shape (rows, words of a row)."""
+    staged = torch.zeros((len(rows), ROW_BYTES), dtype=torch.uint8, device=device)
+    for index, row in enumerate(rows):
+        start = span.offset + row * ROW_BYTES
+        stop = min(start + ROW_BYTES, span.end)
+        for offset, tensor in pieces:
+            low, high = max(offset, start), min(offset + tensor.numel(), stop)
+            if low < high:
+                staged[index, low - start : high - start] = tensor[low - offset : high - offset]
+    return staged.view(torch.int32)
+
+
+def by_operators(words: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """y of ``words``, int32 of shape (rows, words of a row): int64 of shape (lanes, rows). Any device."""
+    sums = torch.empty((LANES, words.shape[0]), dtype=torch.int64, device=words.device)
+    for start in range(0, words.shape[0], DEVICE_ROWS):
+        wide = words[start : start + DEVICE_ROWS].to(torch.int64)
+        for lane in range(LANES):
+            torch.sum(wide * keys[lane], 1, out=sums[lane, start : start + DEVICE_ROWS])
+    return sums
+
+
+def by_kernel(words: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """The same from one fused kernel; raises whatever Triton raises where it cannot."""
+    from coldstart import kernels
+
+    sums = torch.zeros((LANES, words.shape[0]), dtype=torch.int64, device=words.device)
+    with torch.cuda.device(words.device):
+        kernels.add_rows[(words.shape[0], kernels.PARTS)](
+            words, keys, sums, words.shape[0], ROW_WORDS, kernels.PARTS, kernels.BLOCK
+        )
+    return sums
+
+
+@cache
+def _fastest(device: torch.device) -> RowSums:
+    """The kernel where it runs and agrees with torch's operators; operators everywhere else."""
+    if device.type != "cuda":
+        return by_operators
     keys = _keys_on(device)
-    found = [torch.empty((LANES, 0), dtype=torch.int64, device=device)]
-    for start in range(span.offset, span.end, DEVICE_ROWS * ROW_BYTES):
-        batch = Span(start, min(DEVICE_ROWS * ROW_BYTES, span.end - start))
-        wide = _words_on_device(pieces, batch, device).to(torch.int64)
-        found.append(torch.stack([(wide * keys[lane]).sum(1) for lane in range(LANES)]))
-    return torch.cat(found, dim=1).cpu().numpy()
+    sample = keys.view(torch.int32).view(-1, ROW_WORDS)
+    try:
+        agreed = torch.equal(by_kernel(sample, keys), by_operators(sample, keys))
+    except Exception:  # no Triton, no compiler, an architecture it does not know: all mean the same here
+        return by_operators
+    return by_kernel if agreed else by_operators
 
 
 def _words_on_device(

@@ -14,7 +14,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from coldstart.identity import Rank
+from coldstart.identity import Rank as Rank
 from coldstart.layout import Layout, Span
 
 API = 1

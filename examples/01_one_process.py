@@ -17,7 +17,7 @@ async def main(checkpoint: str) -> None:
         print(f"first:  {first.report.path}, {first.report.bytes_storage} bytes from storage")
         async with coldstart.join(checkpoint, skeleton="tensors", worker="second") as second:
             report = second.report
-            print(f"second: {report.path} from {report.sources[0]}, {report.gbps:.2f} GB/s, verified: {report.verified}")
+            print(f"second: {report.path} from {report.sources[0]} at {report.gbps:.2f} GB/s, {report.verified=}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ async def watch(replica: coldstart.Replica) -> None:
 
 
 async def main(checkpoint: str) -> None:
-    async with coldstart.join(checkpoint, skeleton="tensors", wait=False) as replica, anyio.create_task_group() as tasks:
+    async with (
+        coldstart.join(checkpoint, skeleton="tensors", wait=False) as replica,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(watch, replica)
         report = await replica.ready()
         print(f"ready: {report.path} in {report.seconds:.2f} s; {', '.join(report.phases)}")

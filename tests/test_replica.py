@@ -62,12 +62,14 @@ async def test_first_reads_storage_second_pulls_from_it(settings: Settings, chec
 
 
 async def test_a_joiner_becomes_a_source(settings: Settings, checkpoint: Path) -> None:
-    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first:
-        async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings):
-            await first.drain()
-            async with coldstart.join(checkpoint, skeleton="tensors", worker="c", settings=settings) as third:
-                assert third.report.sources == ("b",)
-                assert_loaded(third.module, checkpoint)
+    async with (
+        coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first,
+        coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings),
+    ):
+        await first.drain()
+        async with coldstart.join(checkpoint, skeleton="tensors", worker="c", settings=settings) as third:
+            assert third.report.sources == ("b",)
+            assert_loaded(third.module, checkpoint)
 
 
 async def test_many_at_once_read_storage_once(settings: Settings, checkpoint: Path) -> None:
@@ -235,7 +237,7 @@ async def advertised(settings: Settings, shard: str) -> None:
     with anyio.fail_after(5):
         async with wiring.open_bus(settings) as bus:
             while not await bus.adverts(shard):
-                await anyio.sleep(0.01)
+                await anyio.sleep(0.01)  # noqa: ASYNC110 - another connection's write raises no event here
 
 
 async def test_no_coordination_means_storage_and_says_so(checkpoint: Path) -> None:
@@ -255,7 +257,7 @@ async def test_a_refused_store_means_storage_and_says_so(checkpoint: Path) -> No
 
 async def test_a_malformed_store_url_is_the_operators_error(checkpoint: Path) -> None:
     settings = config.load({"redis": "http://store"}, environ={})
-    with pytest.raises(ConfigError, match="scheme .http."):
+    with pytest.raises(ConfigError, match=r"scheme .http."):
         async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
             raise AssertionError("not reached")
 

@@ -158,12 +158,13 @@ def _timeline(outcome: Outcome) -> None:
     scale = WIDTH / max(outcome.seconds, 1e-9)
     say(f"\ntime, {outcome.seconds / WIDTH:.2f} s a column")
     lines: dict[str, list[str]] = {}
-    for bar in outcome.timeline:
+    # What takes less than a column must still be seen where bytes moved.
+    for bar in sorted(outcome.timeline, key=lambda bar: bar.letter in "TFX"):
         line = lines.setdefault(bar.worker, [" "] * WIDTH)
         first = min(int(bar.begin * scale), WIDTH - 1)
         for column in range(first, max(first + 1, min(int(bar.end * scale), WIDTH))):
             line[column] = bar.letter
-    for name, line in lines.items():
+    for name, line in sorted(lines.items()):
         drawn = "".join(f"[{STYLES[c]}]{c}[/]" if c in STYLES else c for c in line)
         STDOUT.print(f"{name:>4} {drawn}")
     say("     . starting  b building  d discover  h handshake  T transfer  F storage  v verify  = serving  X killed")

@@ -24,7 +24,7 @@ from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import ModelVersion, Shard
 from coldstart.layout import Span
-from coldstart.ports import Checkpoint, Landed, Rank, Skeleton
+from coldstart.ports import Answering, Checkpoint, Landed, Rank, Skeleton
 from coldstart.skeletons.adoption import adopt
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports.storage import Placement, StorageTransport, place
@@ -51,6 +51,8 @@ class Built(msgspec.Struct, frozen=True):
     """A module without weights, and all that is needed to fill it."""
 
     module: nn.Module
+    skeleton: Skeleton[nn.Module]
+    checkpoint: Checkpoint
     shard: Shard
     arena: Arena
     digester: ChunkDigester
@@ -99,7 +101,7 @@ def build(order: Order) -> Built:
     checkpoint = read_checkpoint(order.checkpoint)
     skeleton = _skeleton(order, checkpoint)
     module = skeleton.build(checkpoint, order.rank, order.device)
-    carried = cast("dict[str, torch.Tensor]", dict(skeleton.carried(module)))
+    carried = dict(skeleton.carried(module))
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
     arena = adopt(module, carried, order.device)
@@ -117,12 +119,30 @@ def build(order: Order) -> Built:
 
     return Built(
         module=module,
+        skeleton=skeleton,
+        checkpoint=checkpoint,
         shard=Shard(version, order.rank),
         arena=arena,
         digester=ChunkDigester(),
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
     )
+
+
+def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:
+    """What an ordinarily loaded module answers, or None where the builder cannot say. Blocks."""
+    checkpoint = read_checkpoint(path)
+    builder = _skeleton(Order(path, skeleton), checkpoint)
+    if not isinstance(builder, Answering):
+        return None
+    return builder.answers(builder.ordinary(checkpoint), checkpoint, texts)
+
+
+def answers(built: Built, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:
+    """What a cold-started module answers, or None where its builder cannot say. Blocks."""
+    if not isinstance(built.skeleton, Answering):
+        return None
+    return built.skeleton.answers(built.module, built.checkpoint, texts)
 
 
 def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:

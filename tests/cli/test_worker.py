@@ -95,7 +95,8 @@ def test_a_store_that_does_not_answer_means_storage_within_the_budget(
     where = str(write_checkpoint(tmp_path / "m"))
     with silent_server() as port:
         url = f"redis://127.0.0.1:{port if kind == 'silent' else 1}"
-        done = run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--redis", url, "--once", "--json")
+        words = ("worker", "--checkpoint", where, "--skeleton", "tensors", "--once", "--json")
+        done = run(tmp_path, *words, "--redis", url)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     report = next(line["report"] for line in lines if line["event"] == "serving")

@@ -1,0 +1,221 @@
+"""A skeleton from any ``nn.Module`` factory.
+
+Decides how an ordinary factory becomes a module without weights: its parameters lose their
+memory as they are registered (``meta.py``), its buffers are computed on the target device, and
+everything else is recorded so that it can be put right and checked after the weights have moved
+into the arena. Builders for model libraries derive from :class:`ModuleSkeleton` and say only
+how the module is made and what the checkpoint calls its tensors.
+
+It must not know a model library, nor how bytes arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from coldstart.arena import device_of
+from coldstart.errors import ColdstartError, ConfigError, SkeletonError
+from coldstart.identity import Rank
+from coldstart.layout import Layout, differences
+from coldstart.ports import Checkpoint
+from coldstart.skeletons.adoption import exchange, layout_of, view_of
+from coldstart.skeletons.classify import Inventory, Shared, take_inventory
+from coldstart.skeletons.meta import MetaParameters
+from coldstart.skeletons.stored import fill, find_names, one_to_one
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What a module was like when it left the factory."""
+
+    device: torch.device
+    layout: Layout
+    local_buffers: frozenset[str]
+    shared: Mapping[str, Shared]
+
+
+class ModuleSkeleton(Generic[M]):
+    """Builds the module that ``factory`` makes; implements :class:`coldstart.ports.Skeleton`.
+
+    Parameters and persistent buffers are carried. Non-persistent buffers and tensors in plain
+    attributes keep the values the factory gives them, and so do persistent buffers that the
+    checkpoint lacks.
+
+    Args:
+        factory: makes the module, with its usual initialisation, on the device in effect.
+        name: name of the builder; by default that of the factory.
+        checkpoint_prefix: what the checkpoint puts before this module's names.
+        dtype: floating-point parameters are made in this dtype (``bfloat16``) and converted
+            when a checkpoint is loaded; empty keeps what the factory makes. Buffers keep theirs.
+
+    Raises:
+        ConfigError: ``dtype`` is no floating-point dtype of torch.
+    """
+
+    def __init__(
+        self, factory: Callable[[], M], *, name: str = "", checkpoint_prefix: str = "", dtype: str = ""
+    ) -> None:
+        self._factory = factory
+        self._name = name or _name_of(factory)
+        self._prefix = checkpoint_prefix
+        self._dtype = floating_dtype(dtype) if dtype else None
+        self._built: WeakKeyDictionary[nn.Module, _Built] = WeakKeyDictionary()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def identity(self) -> str:
+        dtype = str(self._dtype).removeprefix("torch.") if self._dtype else ""
+        return "/".join(part for part in (self._name, self._prefix, dtype) if part)
+
+    # ------------------------------------------------------------------------------ building
+
+    def make(self, checkpoint: Checkpoint | None, rank: Rank) -> M:
+        """Run the factory; derived builders make their module here. Parameters are meta already."""
+        return self._factory()
+
+    def prepare(self, module: M) -> None:
+        """Put right what depends on parameters being without memory, before the inventory is taken."""
+
+    def build(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> M:
+        """See :meth:`coldstart.ports.Skeleton.build`.
+
+        A factory that looks at its parameters' values cannot run without them; it is run again
+        with real parameters, which are given up before the arena is allocated.
+        """
+        target = device_of(device)
+        meta = MetaParameters(self._dtype)
+        module = self._made(checkpoint, rank, target, meta)
+        meta.sweep(module)
+        self.prepare(module)
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                # Some constructors ignore the device in effect (torch.Tensor(...), from_numpy).
+                if buffer is not None and not buffer.is_meta and buffer.device != target:
+                    owner._buffers[name] = buffer.to(target)
+        self._record(module, checkpoint, target)
+        return module
+
+    def _made(self, checkpoint: Checkpoint | None, rank: Rank, device: torch.device, meta: MetaParameters) -> M:
+        try:
+            try:
+                with meta.while_building():
+                    return self._on(device, checkpoint, rank)
+            except RuntimeError:
+                return self._on(device, checkpoint, rank)
+        except ColdstartError:
+            raise
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise SkeletonError(f"{self._name} cannot make its module: {type(error).__name__}: {reason}") from error
+
+    def _on(self, device: torch.device, checkpoint: Checkpoint | None, rank: Rank) -> M:
+        with torch.inference_mode(False), torch.no_grad(), device:
+            return self.make(checkpoint, rank)
+
+    def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
+        inventory = self.inventory(module, ())
+        local: frozenset[str] = frozenset()
+        if checkpoint is not None and not inventory.problems:
+            stored = self.find_names(module, inventory.carried, checkpoint)
+            kept = layout_of(inventory.carried)
+            reached = {tensor.storage for tensor in kept.tensors if tensor.name in stored}
+            local = frozenset(
+                tensor.name
+                for tensor in kept.tensors
+                if tensor.storage not in reached and not inventory.carried[tensor.name].is_meta
+            )
+            inventory = self.inventory(module, local)
+        if inventory.problems:
+            more = f" (and {len(inventory.problems) - 3} more)" if len(inventory.problems) > 3 else ""
+            raise SkeletonError(
+                f"{self._name} has state that can be neither carried nor rebuilt: "
+                + "; ".join(inventory.problems[:3])
+                + more
+            )
+        self._built[module] = _Built(device, layout_of(inventory.carried), local, inventory.shared)
+
+    # ---------------------------------------------------------------------- after the arena
+
+    def inventory(self, module: M, local_buffers: Collection[str]) -> Inventory:
+        """What the module is made of; builders that name tensors differently override it."""
+        return take_inventory(module, local_buffers)
+
+    def carried(self, module: M) -> Mapping[str, torch.Tensor]:
+        return self._inventory(module).carried
+
+    def finalise(self, module: M) -> None:
+        """Put local tensors that lay on carried memory back onto it; evaluation mode."""
+        carried = self.carried(module)
+        with torch.no_grad(), torch.inference_mode(False):
+            for shared in self._built[module].shared.values():
+                owner, tensor = carried[shared.carried], shared.tensor
+                offset = int(owner.storage_offset()) * owner.itemsize + shared.offset
+                memory = view_of(owner.untyped_storage(), tensor.dtype, offset, tensor.shape, tensor.stride())
+                exchange(module, tensor, memory)
+        module.eval()
+
+    def self_check(self, module: M) -> Sequence[str]:
+        built = self._built[module]
+        inventory = self._inventory(module)
+        problems = list(inventory.problems)
+        everything = {**inventory.carried, **inventory.local}
+        problems += [f"{name} is still on meta" for name, tensor in everything.items() if tensor.is_meta]
+        registered = {*inventory.carried, *(name for name, _ in module.named_buffers(remove_duplicate=False))}
+        problems += [
+            f"{name} is on {everything[name].device}, not on {built.device}"
+            for name in registered & everything.keys()
+            if everything[name].device not in (built.device, torch.device("meta"))
+        ]
+        if missing := sorted(built.shared.keys() - inventory.shared.keys()):
+            problems.append(f"{missing[0]} no longer lies on the memory of {built.shared[missing[0]].carried}")
+        if not problems:
+            problems += differences(layout_of(inventory.carried, built.layout.chunk_bytes), built.layout)
+            homes = {tensor.untyped_storage()._cdata for tensor in inventory.carried.values() if tensor.numel()}
+            if len(homes) > 1:
+                problems.append(f"carried tensors lie in {len(homes)} allocations, not in one arena")
+        return problems
+
+    def _inventory(self, module: M) -> Inventory:
+        built = self._built.get(module)
+        return self.inventory(module, built.local_buffers if built else ())
+
+    # --------------------------------------------------------------------------- checkpoint
+
+    def find_names(
+        self, module: M, carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint
+    ) -> Mapping[str, str]:
+        """Carried name to checkpoint name, for those there are; libraries that rename override it."""
+        return find_names(carried, checkpoint, self._prefix)
+
+    def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+        carried = self.carried(module)
+        return one_to_one(carried, checkpoint, self.find_names(module, carried, checkpoint))
+
+    def load(self, module: M, checkpoint: Checkpoint) -> None:
+        """Copy the checkpoint's tensors in place, converting them only if a dtype was asked for."""
+        carried = self.carried(module)
+        fill(carried, checkpoint, self.find_names(module, carried, checkpoint), cast=self._dtype is not None)
+
+
+def floating_dtype(name: str) -> torch.dtype:
+    """The torch dtype called ``name``; raises ConfigError if it is none or not floating-point."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ConfigError(f"{name!r} is not a floating-point dtype", advice="use one such as bfloat16 or float16")
+    return dtype
+
+
+def _name_of(factory: Callable[[], nn.Module]) -> str:
+    named = factory if hasattr(factory, "__qualname__") else type(factory)
+    return f"{named.__module__}.{named.__qualname__}"

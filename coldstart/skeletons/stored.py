@@ -1,0 +1,107 @@
+"""Carried tensors in a checkpoint: under which name, byte for byte or by copying.
+
+Decides how names are matched: exactly, after wrappers' path segments (``module.`` of data
+parallel wrappers, ``_orig_mod.`` of compiled modules) are taken off on both sides. Whether a
+library renames its tensors is for that library's builder to know. The bytes are placed by
+``transports/storage.py``; :func:`fill` is the slower way for what does not map one to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from coldstart.errors import CheckpointError, SkeletonError
+from coldstart.layout import Layout
+from coldstart.ports import Checkpoint, StoredTensor
+from coldstart.skeletons.adoption import layout_of
+
+_WRAPPERS = frozenset({"module", "_orig_mod"})
+
+
+def bare(name: str) -> str:
+    """``name`` without the path segments that wrappers add."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def find_names(names: Iterable[str], checkpoint: Checkpoint, prefix: str = "") -> dict[str, str]:
+    """Carried name to checkpoint name, for those that the checkpoint has.
+
+    ``prefix`` is put before carried names (``model.`` where the checkpoint wraps this module).
+    """
+    stripped: dict[str, str] = {}
+    for stored in checkpoint.tensors:
+        stripped.setdefault(bare(stored), stored)
+    found: dict[str, str] = {}
+    for name in names:
+        wanted = prefix + name
+        stored_name = wanted if wanted in checkpoint.tensors else stripped.get(bare(wanted))
+        if stored_name is not None:
+            found[name] = stored_name
+    return found
+
+
+def one_to_one(
+    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, str]
+) -> Mapping[str, str] | None:
+    """``names`` if every storage of ``carried`` is exactly one stored tensor's bytes, else None."""
+    layout = layout_of(carried)
+    chosen: dict[int, str] = {}
+    for tensor in layout.tensors:
+        if tensor.storage < 0 or tensor.name not in names:
+            continue
+        stored = checkpoint.tensors[names[tensor.name]]
+        if chosen.setdefault(tensor.storage, stored.name) != stored.name:
+            return None
+        same = (tensor.dtype, tensor.shape) == (stored.dtype, stored.shape)
+        whole = tensor.offset == 0 and layout.storages[tensor.storage] == stored.nbytes
+        if not (same and whole and carried[tensor.name].is_contiguous()):
+            return None
+    return dict(names) if len(chosen) == len(layout.storages) else None
+
+
+def fill(
+    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, str], *, cast: bool
+) -> None:
+    """Copy stored tensors into carried ones, in place; blocking.
+
+    Args:
+        names: carried name to checkpoint name; one alias of each storage is enough.
+        cast: whether a stored dtype may be converted to the carried one.
+
+    Raises:
+        SkeletonError: a carried tensor is not stored, or has another shape or dtype.
+        CheckpointError: the checkpoint can no longer be read.
+    """
+    _check_complete(layout_of(carried), names)
+    by_file: dict[Path, list[tuple[str, StoredTensor]]] = {}
+    for name, stored_name in names.items():
+        tensor, stored = carried[name], checkpoint.tensors[stored_name]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if tuple(tensor.shape) != stored.shape or (dtype != stored.dtype and not cast):
+            raise SkeletonError(
+                f"{name} is {dtype} {list(tensor.shape)} in the module but {stored_name} is {stored.dtype} "
+                f"{list(stored.shape)} in the checkpoint",
+                advice="build the module in the checkpoint's dtype, or ask for a dtype to convert to",
+            )
+        by_file.setdefault(stored.file, []).append((name, stored))
+    for file, wanted in by_file.items():
+        try:
+            with safe_open(file, framework="pt") as opened, torch.no_grad():
+                for name, stored in wanted:
+                    carried[name].copy_(opened.get_tensor(stored.name))
+        except OSError as error:
+            raise CheckpointError(f"{file} can no longer be read: {error}") from error
+
+
+def _check_complete(layout: Layout, names: Mapping[str, str]) -> None:
+    reached = {tensor.storage for tensor in layout.tensors if tensor.name in names}
+    missing = [tensor.name for tensor in layout.tensors if tensor.storage >= 0 and tensor.storage not in reached]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise SkeletonError(
+            f"the checkpoint has no {', '.join(missing[:3])}{more}", advice="check the prefix and the architecture"
+        )

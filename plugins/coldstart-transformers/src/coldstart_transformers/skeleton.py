@@ -1,0 +1,215 @@
+"""The skeleton of a transformers model: built from ``config.json``, filled like ``from_pretrained`` would.
+
+Decides the class, the dtype of each parameter and whether the checkpoint's tensors are the
+model's own, byte for byte. Everything else is an ordinary module (``coldstart.skeletons``).
+Nothing is ever fetched and no code from a checkpoint is run. transformers' own renaming of
+tensors is in ``naming.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from coldstart.errors import SkeletonError
+from coldstart.identity import Rank
+from coldstart.ports import Checkpoint
+from coldstart.skeletons.adoption import elements, exchange
+from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
+from coldstart_transformers.answers import answers
+from coldstart_transformers.naming import renamed
+from coldstart_transformers.quiet import quiet
+
+
+class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
+    """Builds the model that ``from_pretrained`` would load, without its weights.
+
+    Args:
+        dtype: dtype of the weights; empty for the one the checkpoint states.
+        auto: an ``AutoModel...`` class; empty for the class the checkpoint names.
+    """
+
+    def __init__(self, *, dtype: str = "", auto: str = "") -> None:
+        super().__init__(_no_factory, name="transformers")
+        self._requested = floating_dtype(dtype) if dtype else None
+        self._auto = auto
+
+    @property
+    def identity(self) -> str:
+        dtype = str(self._requested).removeprefix("torch.") if self._requested else ""
+        return "/".join(part for part in ("transformers", self._auto, dtype) if part)
+
+    # ------------------------------------------------------------------------------ building
+
+    def make(self, checkpoint: Checkpoint | None, rank: Rank) -> PreTrainedModel:
+        """The model on the device in effect; raises SkeletonError if transformers cannot make it."""
+        if checkpoint is None or checkpoint.config is None or not checkpoint.path.is_dir():
+            raise SkeletonError(
+                "a transformers skeleton needs a checkpoint directory with a config.json",
+                advice="use the tensors skeleton for bare weights",
+            )
+        with quiet():
+            config = _config(checkpoint.path)
+            stated = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
+            return self._model(checkpoint.path, config, self._requested or stated or _first_float(checkpoint))
+
+    def _model(self, path: Path, config: PreTrainedConfig, dtype: torch.dtype | None) -> PreTrainedModel:
+        name = self._auto or next(iter(config.architectures or ()), "")
+        found = getattr(transformers, name, None) if name else None
+        if found is None:
+            raise SkeletonError(
+                f"{path} names the architecture {name or '(none)'}, which transformers {transformers.__version__} "
+                "does not have",
+                advice="code inside a checkpoint is never run; upgrade transformers, or give auto=AutoModel",
+            )
+        make = found.from_config if hasattr(found, "from_config") else found._from_config
+        model = make(copy.deepcopy(config), dtype=dtype)
+        if not isinstance(model, PreTrainedModel):
+            raise SkeletonError(f"{name} does not make a model", advice="give auto=AutoModel or one of its kind")
+        model.config._name_or_path = str(path)
+        if model.can_generate() and (path / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(path, local_files_only=True)
+        return model
+
+    def prepare(self, module: PreTrainedModel) -> None:
+        """What the loader does to parameters besides giving them values, which they do not have yet.
+
+        Some are kept in float32 whatever the dtype, and all of them come out trainable; a flag
+        that differs changes the last bits of some matrix products.
+        """
+        from transformers.core_model_loading import build_glob_alternation
+
+        for parameter in module.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        plan: Mapping[str, torch.dtype] = module._get_dtype_plan(module.dtype)
+        if not plan:
+            return
+        kept: re.Pattern[str] = build_glob_alternation(list(plan))[0]
+        for name, parameter in list(module.named_parameters()):
+            if kept.search(name) and parameter.dtype != torch.float32:
+                memory = torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32, device="meta")
+                exchange(module, parameter, memory)
+
+    # --------------------------------------------------------------------------- checkpoint
+
+    def find_names(
+        self, module: PreTrainedModel, carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint
+    ) -> Mapping[str, str]:
+        names = renamed(module, checkpoint.tensors).names
+        return {name: names[name] for name in carried if name in names}
+
+    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+        converted = renamed(module, checkpoint.tensors).converted
+        return None if converted else super().stored_names(module, checkpoint)
+
+    def load(self, module: PreTrainedModel, checkpoint: Checkpoint) -> None:
+        """Load by ``from_pretrained`` on the CPU and copy every carried tensor in place.
+
+        Needs memory for a second copy of the model while it runs.
+
+        Raises:
+            SkeletonError: the checkpoint lacks weights of this class, or has other shapes.
+        """
+        loaded, absent = self._from_pretrained(type(module), checkpoint.path)
+        carried = self.carried(module)
+        absent = [name for name in absent if name in carried]
+        if absent:
+            more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+            raise SkeletonError(
+                f"{checkpoint.path} has no weights for {', '.join(absent[:3])}{more} of {type(module).__name__}",
+                advice="give auto= a class that the checkpoint was saved from",
+            )
+        values: dict[str, torch.Tensor] = {
+            **dict(loaded.named_parameters(remove_duplicate=False)),
+            **dict(loaded.named_buffers(remove_duplicate=False)),
+        }
+        with torch.no_grad():
+            for name, tensor in carried.items():
+                _check(name, values[name], tensor)
+                tensor.copy_(values[name])
+        _check_aliases(carried, values)
+
+    def ordinary(self, checkpoint: Checkpoint) -> PreTrainedModel:
+        """The model as ``from_pretrained`` loads it, in inference mode."""
+        loaded, _ = self._from_pretrained(type(self.make(checkpoint, Rank())), checkpoint.path)
+        loaded.train(False)
+        return loaded
+
+    def answers(
+        self, module: PreTrainedModel, checkpoint: Checkpoint, texts: Sequence[str]
+    ) -> Sequence[Sequence[float]]:
+        """One vector per text; see ``answers.py``."""
+        return answers(module, checkpoint, texts)
+
+    def _from_pretrained(self, model: type[PreTrainedModel], path: Path) -> tuple[PreTrainedModel, list[str]]:
+        """The model as it is ordinarily loaded, and the names that the checkpoint had no weights for."""
+        with quiet():
+            loaded: tuple[PreTrainedModel, Mapping[str, Iterable[object]]] = model.from_pretrained(  # type: ignore[assignment]
+                path,
+                dtype=self._requested or "auto",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,  # which changes what is returned
+            )
+        module, info = loaded
+        wrong = [entry[0] if isinstance(entry, tuple) else entry for entry in info["mismatched_keys"]]
+        return module, sorted(str(name) for name in (*info["missing_keys"], *wrong))
+
+
+def _no_factory() -> PreTrainedModel:
+    raise NotImplementedError("transformers models are made from a checkpoint's config.json")
+
+
+def _config(path: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise SkeletonError(
+            f"transformers {transformers.__version__} cannot read {path / 'config.json'}: {reason}",
+            advice="code inside a checkpoint is never run; upgrade transformers, or use the tensors skeleton",
+        ) from error
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is not None:
+        method = quantised.get("quant_method", "") if isinstance(quantised, dict) else type(quantised).__name__
+        raise SkeletonError(
+            f"{path} is quantised ({method}), and such weights are transformed after loading",
+            advice="use the tensors skeleton to move its tensors as they are stored",
+        )
+    return config
+
+
+def _first_float(checkpoint: Checkpoint) -> torch.dtype | None:
+    """The dtype of the first floating-point tensor, for a config that states none."""
+    for stored in checkpoint.tensors.values():
+        dtype = getattr(torch, stored.dtype)
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            return dtype
+    return None
+
+
+def _check(name: str, value: torch.Tensor, tensor: torch.Tensor) -> None:
+    if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
+        raise SkeletonError(
+            f"{name} was loaded as {value.dtype} {list(value.shape)} but the skeleton has {tensor.dtype} "
+            f"{list(tensor.shape)}",
+            advice="this is a bug in the transformers skeleton; please report the architecture",
+        )
+
+
+def _check_aliases(carried: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Tied names share memory here, so the checkpoint must not give them different values."""
+    first: dict[int, str] = {}
+    for name, tensor in carried.items():
+        one, two = values[first.setdefault(tensor.data_ptr(), name)], values[name]
+        if one is not two and tensor.numel() and not torch.equal(elements(one), elements(two)):
+            raise SkeletonError(
+                f"{name} is tied to {first[tensor.data_ptr()]} but the checkpoint stores another value for it",
+                advice="set tie_word_embeddings to false in config.json",
+            )
