@@ -107,7 +107,7 @@ def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, st
     try:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"bad setting: {_named(str(error), origin)}") from error
+        raise ConfigError(f"bad setting: {_named(str(error), origin, values)}") from error
     for field in (*_POSITIVE, *_NOT_NEGATIVE):
         value = getattr(settings, field)
         if value < 0 or (value == 0 and field in _POSITIVE) or value != value or value == float("inf"):
@@ -135,8 +135,10 @@ def otlp_seconds() -> float:
         raise ConfigError("OTEL_EXPORTER_OTLP_TIMEOUT is not a number of seconds") from error
 
 
-def _named(message: str, origin: Mapping[str, str]) -> str:
-    """msgspec's message with its JSON path replaced by the name that the operator used."""
+def _named(message: str, origin: Mapping[str, str], values: Mapping[str, object]) -> str:
+    """msgspec's message with its JSON path replaced by the name and the value that the operator gave."""
     head, _, path = message.partition(" - at `$.")
     field = path.rstrip("`")
-    return f"{origin.get(field, field)}: {head[0].lower()}{head[1:]}" if field else message
+    if not field:
+        return message
+    return f"{origin.get(field, field)} is {values.get(field)!r}: {head[0].lower()}{head[1:]}"

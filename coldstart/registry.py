@@ -75,10 +75,15 @@ def _found(kind: Kind) -> Mapping[str, tuple[EntryPoint, ...]]:
 
 def _availability(kind: Kind, name: str) -> Availability:
     try:
-        return _load(kind, name).probe()
+        return _probed(_load(kind, name))
     except PluginUnavailable as error:
         return Availability(usable=False, reason=str(error))
-    except Exception as error:  # a plugin's own probe may raise anything; nobody chose it
+
+
+def _probed(factory: TransportFactory | SkeletonFactory) -> Availability:
+    try:
+        return factory.probe()
+    except Exception as error:  # a plugin's own probe may raise anything
         return Availability(usable=False, reason=f"probe failed: {type(error).__name__}: {error}")
 
 
@@ -88,7 +93,7 @@ def _chosen(kind: Kind, name: str) -> TransportFactory | SkeletonFactory:
         installed = ", ".join(names(kind)) or "none"
         raise UnknownPlugin(f"no {singular} is called {name!r}", advice=f"installed are: {installed}")
     factory = _load(kind, name)
-    availability = factory.probe()
+    availability = _probed(factory)
     if not availability.usable:
         distribution, version = _origin(_found(kind)[name][0])
         raise PluginUnavailable(

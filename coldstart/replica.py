@@ -8,6 +8,8 @@ loop: building, and importing heavy libraries, happens in worker threads (``wiri
 
 from __future__ import annotations
 
+import itertools
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -54,6 +56,7 @@ class Replica:
         self._ready = anyio.Event()
         self._gone = anyio.Event()
         self._error: Exception | None = None
+        self._draining = False
 
     @property
     def module(self) -> Module:
@@ -106,9 +109,10 @@ class Replica:
 
         The module stays usable. Idempotent. Before SERVE it ends the cold start.
         """
+        self._draining = True
         if self._wired is not None:
             self._wired.joiner.post(DrainRequested())
-            await self._gone.wait()
+        await self._gone.wait()
 
     def _must_be_wired(self) -> Wired:
         if self._wired is None:
@@ -130,7 +134,7 @@ class Replica:
         if wired.mail is not None and wired.journal is not None:
             tasks.start_soon(self._run, wired.mail.run)
             tasks.start_soon(self._run, wired.journal.run)
-        wired.joiner.post(Started(wired.built.arena.layout.chunks))
+        wired.joiner.post(DrainRequested() if self._draining else Started(wired.built.arena.layout.chunks))
 
     async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run one part; a bug in it must not take the host down."""
@@ -221,7 +225,7 @@ async def join(
         ConfigError: a setting, the checkpoint, or a name is wrong.
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
-    name = worker or f"{socket.gethostname().split('.')[0]}-{getpid()}"
+    name = worker or _own_name()
     if not is_id(name):
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
@@ -252,3 +256,13 @@ async def join(
         await replica._close()
     if outcome is not None:
         raise outcome
+
+
+_unnamed = itertools.count(1)
+
+
+def _own_name() -> str:
+    """Host, process, and, from the second replica of a process on, a number."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:48] or "worker"
+    number = next(_unnamed)
+    return f"{host}-{getpid()}" if number == 1 else f"{host}-{getpid()}-{number}"

@@ -113,6 +113,23 @@ async def test_the_host_may_start_before_the_weights_are_there(settings: Setting
         assert_loaded(replica.module, checkpoint)
 
 
+async def test_two_unnamed_replicas_of_one_process_are_two_workers(settings: Settings, checkpoint: Path) -> None:
+    async with (
+        coldstart.join(checkpoint, skeleton="tensors", settings=settings) as first,
+        coldstart.join(checkpoint, skeleton="tensors", settings=settings) as second,
+    ):
+        assert first.worker != second.worker
+        assert second.report.sources == (first.worker,)
+
+
+async def test_draining_before_serving_ends_the_start(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, wait=False) as replica:
+        with anyio.fail_after(10):
+            await replica.drain()
+        with pytest.raises(coldstart.ColdstartError, match="drained before"):
+            await replica.ready()
+
+
 async def test_an_error_of_the_host_comes_out_as_it_was(settings: Settings, checkpoint: Path) -> None:
     class HostError(Exception):
         pass
@@ -236,8 +253,8 @@ async def advertised(settings: Settings, shard: str) -> None:
     """Wait until somebody's advert of ``shard`` is in the store."""
     with anyio.fail_after(5):
         async with wiring.open_bus(settings) as bus:
-            while not await bus.adverts(shard):
-                await anyio.sleep(0.01)  # noqa: ASYNC110 - another connection's write raises no event here
+            while not await bus.adverts(shard):  # noqa: ASYNC110 - a write of another connection raises no event here
+                await anyio.sleep(0.01)
 
 
 async def test_no_coordination_means_storage_and_says_so(checkpoint: Path) -> None:

@@ -435,7 +435,7 @@ class _Server:
 
     def late(self, operation: str, seconds: float) -> BusError:
         return BusError(
-            f"{operation}: {self._name} gave no answer within {seconds:g} s",
+            f"{self._name} gave no answer to {operation} within {seconds:g} s",
             advice="check that it runs and that nothing drops its packets",
         )
 
@@ -447,9 +447,9 @@ class _Server:
         for kind, meaning, advice in _MEANINGS:
             for cause in causes:
                 if isinstance(cause, kind):
-                    return BusError(f"{operation}: {self._name} {meaning} ({self._line(cause)})", advice=advice)
+                    return BusError(f"{self._name} {meaning} ({operation}: {self._line(cause)})", advice=advice)
         return BusError(
-            f"{operation}: {self._name} cannot be used ({self._line(error)})",
+            f"{self._name} cannot be used ({operation}: {self._line(error)})",
             advice="check that it is a Redis or Valkey server",
         )
 

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 from coldstart.report import Progress as Step
 
@@ -45,7 +46,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for column in columns:
         drawn.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(cell) for cell in row))
     STDOUT.print(drawn)
 
 

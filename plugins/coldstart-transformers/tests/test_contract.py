@@ -10,8 +10,8 @@ from coldstart_transformers.quiet import quiet
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
-from coldstart.checkpoint import read_checkpoint
 from coldstart.ports import Checkpoint, Skeleton
+from coldstart.testing.checkpoints import read_checkpoint
 from coldstart.testing.skeleton_contract import SkeletonContract
 
 

@@ -12,11 +12,10 @@ from coldstart_transformers import FACTORY
 from coldstart_transformers.quiet import quiet
 from transformers import PreTrainedModel
 
-from coldstart.checkpoint import read_checkpoint
-from coldstart.identity import Rank
 from coldstart.layout import Span
+from coldstart.ports import Rank
 from coldstart.skeletons.adoption import adopt, elements
-from coldstart.transports.storage import Placement, place
+from coldstart.testing.checkpoints import Placement, place, read_checkpoint
 
 TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2}

@@ -16,12 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BertModel, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as chatter
 
-from coldstart.checkpoint import read_checkpoint
 from coldstart.errors import ConfigError, SkeletonError
-from coldstart.identity import Rank
-from coldstart.ports import Skeleton
+from coldstart.ports import Rank, Skeleton
 from coldstart.skeletons.adoption import adopt
-from coldstart.transports.storage import Placement, place
+from coldstart.testing.checkpoints import Placement, place, read_checkpoint
 
 SMALL = {
     "vocab_size": 32,

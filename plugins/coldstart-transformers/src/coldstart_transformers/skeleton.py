@@ -18,8 +18,7 @@ import transformers
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.identity import Rank
-from coldstart.ports import Checkpoint
+from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
 from coldstart_transformers.answers import answers

@@ -1,0 +1,130 @@
+"""Settings: arguments beat the environment, and a bad value is named by what the operator wrote."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coldstart import config
+from coldstart.config import Settings
+from coldstart.errors import ConfigError
+from coldstart.plan import Limits
+
+EVERYTHING: Mapping[str, tuple[str, object]] = {
+    "redis": ("rediss://store:6380/2", "rediss://store:6380/2"),
+    "host": ("10.0.0.7", "10.0.0.7"),
+    "namespace": ("prod", "prod"),
+    "directory": ("/run/cs", "/run/cs"),
+    "transports": ("nccl,tcp", "nccl,tcp"),
+    "slots": ("5", 5),
+    "lend_gbps": ("1.5", 1.5),
+    "connections": ("4", 4),
+    "io_seconds": ("7", 7.0),
+    "lease": ("9.5", 9.5),
+    "patience": ("0", 0.0),
+    "answer": ("0.25", 0.25),
+    "stall": ("2", 2.0),
+    "sources": ("1", 1),
+    "follow": ("11", 11.0),
+    "storage_stall": ("33", 33.0),
+    "drain": ("0", 0.0),
+}
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = config.load(environ={})
+    assert settings == Settings()
+    assert settings.limits == Limits()
+    assert settings.transport_names == ()
+
+
+def test_every_field_can_be_set_in_the_environment() -> None:
+    assert set(EVERYTHING) == set(Settings.__struct_fields__)
+    environment = {f"COLDSTART_{field.upper()}": text for field, (text, _) in EVERYTHING.items()}
+    settings = config.load(environ=environment)
+    assert msgspec.structs.asdict(settings) == {field: value for field, (_, value) in EVERYTHING.items()}
+    assert settings.limits.answer == 0.25
+    assert settings.limits.drain == 0.0
+
+
+def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLDSTART_SLOTS", "7")
+    assert config.load().slots == 7
+
+
+def test_arguments_beat_the_environment_and_none_is_no_argument() -> None:
+    environment = {"COLDSTART_SLOTS": "7", "COLDSTART_HOST": "10.0.0.1", "COLDSTART_DRAIN": "3"}
+    settings = config.load({"slots": 1, "host": None, "drain": 4.5}, environment)
+    assert (settings.slots, settings.host, settings.drain) == (1, "10.0.0.1", 4.5)
+
+
+def test_names_of_others_are_left_alone() -> None:
+    assert config.load(environ={"COLDSTART_SOMETHING_ELSE": "1", "SLOTS": "9", "PATH": "/bin"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("COLDSTART_SLOTS", "many"),
+        ("COLDSTART_SLOTS", "1.5"),
+        ("COLDSTART_SLOTS", ""),
+        ("COLDSTART_SLOTS", "0"),
+        ("COLDSTART_SLOTS", "-1"),
+        ("COLDSTART_CONNECTIONS", "0"),
+        ("COLDSTART_LEASE", "0"),
+        ("COLDSTART_LEASE", "nan"),
+        ("COLDSTART_STALL", "inf"),
+        ("COLDSTART_ANSWER", "1s"),
+        ("COLDSTART_PATIENCE", "-0.1"),
+        ("COLDSTART_LEND_GBPS", "-1"),
+        ("COLDSTART_DRAIN", "nan"),
+    ],
+)
+def test_a_bad_value_names_its_variable_in_one_line(variable: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(environ={variable: text})
+    assert variable in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_bad_argument_is_named_as_the_caller_wrote_it() -> None:
+    with pytest.raises(ConfigError, match="slots"):
+        config.load({"slots": 0}, {"COLDSTART_SLOTS": "3"})
+    with pytest.raises(ConfigError, match="lease"):
+        config.load({"lease": "soon"}, {})
+    with pytest.raises(ConfigError, match="sluts"):
+        config.load({"sluts": 3}, {})
+
+
+def test_transports_are_a_list_in_order() -> None:
+    assert config.load(environ={"COLDSTART_TRANSPORTS": " nccl , tcp,,"}).transport_names == ("nccl", "tcp")
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Settings().slots = 3  # type: ignore[misc]
+
+
+def test_the_embedded_store_lives_with_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Settings(directory="/somewhere").embedded_directory == Path("/somewhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert Settings().embedded_directory == tmp_path / "coldstart"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert Settings().embedded_directory == tmp_path / f"coldstart-{os.getuid()}"
+
+
+def test_traces_go_by_opentelemetrys_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("ENDPOINT", "TRACES_ENDPOINT", "PROTOCOL", "TRACES_PROTOCOL")
+    for name in names:
+        monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{name}", raising=False)
+    assert (config.otlp_endpoint(), config.otlp_protocol()) == ("", "http/protobuf")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    assert (config.otlp_endpoint(), config.otlp_protocol()) == ("http://all:4318", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    assert (config.otlp_endpoint(), config.otlp_protocol()) == ("http://traces:4318", "http/protobuf")
