@@ -110,10 +110,7 @@ def test_import_brings_neither_torch_nor_redis() -> None:
     assert "import coldstart brings none of torch, redis, numpy" in part.notes
 
 
-def test_tables_and_progress_are_plain_lines_in_a_pipe(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # rich resolves the streams when it writes, so the captured ones are used
+def test_tables_and_progress_are_plain_lines_in_a_pipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench.run(("import",), mib=16, rounds=1, json=False)
     printed = capsys.readouterr()
     assert "from coldstart import join" in printed.out
