@@ -17,6 +17,7 @@ from coldstart.phases.states import State
 from coldstart.ports import Bus
 from coldstart.runner import Entry
 
+LATER_SECONDS = 0.05
 KEPT = 256
 """Entries that wait to be written, at most."""
 
@@ -71,9 +72,10 @@ class Journal:
             self.dropped += 1
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until cancelled; a little later, so as not to share the loop with the handshake."""
         with self._send, self._receive:
             async for line in self._receive:
+                await anyio.sleep(LATER_SECONDS)
                 try:
                     await self._bus.record(self._shard, msgspec.json.encode(line))
                 except BusError:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, cast
 
-import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
@@ -40,6 +39,8 @@ class Logger(Protocol):
 
 def logger() -> Logger:
     """The logger to use now: the host's structlog, or the standard library's, silent by default."""
+    import structlog  # takes tens of milliseconds, most of them for a console that nobody may want
+
     if structlog.is_configured():
         return cast(Logger, structlog.get_logger("coldstart"))
     standard = logging.getLogger("coldstart")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from coldstart.skeletons.assembly import Built
 
 LOOPBACK = "127.0.0.1"
+WARM_SECONDS = 0.25
+"""A store that takes longer to connect to is left to the first claim, whose time is patience's."""
 
 
 class Wired:
@@ -206,8 +208,11 @@ async def open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[
     """
     async with open_store(settings) as url:
         redis = await anyio.to_thread.run_sync(import_module, "coldstart.bus.redis")
-        bus: Bus = await redis.RedisBus.open(url, settings.namespace, probe=probe)
+        bus = await redis.RedisBus.open(url, settings.namespace, probe=probe)
         try:
+            if not probe:
+                with anyio.move_on_after(WARM_SECONDS), suppress(BusError):
+                    await bus.warm()
             yield bus
         finally:
             await bus.aclose()

@@ -98,6 +98,18 @@ class RedisBus:
     def local_address(self) -> str:
         return self._local_address
 
+    async def warm(self) -> None:
+        """Connect now what the first handshake needs, so that it need not wait for it.
+
+        Raises:
+            BusError: the server refuses, is silent, or does not accept the credentials.
+        """
+        links = [_Link(self._server.connection(_SOCKET_SECONDS)) for _ in range(2)]
+        self._idle[None].extend(links)  # a link that fails to connect is as good as new, and closed with the rest
+        async with self._deadline("connecting", self._seconds):
+            for link in (self._ear, *links):
+                await link.ready()
+
     async def claim(self, claim: Claim) -> ClaimOutcome:
         check_ids(shard=claim.shard, layout=claim.layout, worker=claim.worker, transfer=claim.transfer)
         check_letter(claim.hello, "hello")

@@ -123,7 +123,7 @@ def adopt(module: nn.Module, carried: Mapping[str, object], device: str, chunk_b
 
     The tensor objects stay the same and only their memory changes, so ties, attributes,
     ``requires_grad`` and every reference the module keeps stay right. Tensors that have values
-    keep them; tensors on meta hold poison. The peak is the arena plus the values kept.
+    keep them; tensors on meta hold nothing of use. The peak is the arena plus the values kept.
 
     Raises:
         SkeletonError: a carried value that is no tensor, or not plain strided memory.
