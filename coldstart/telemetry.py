@@ -39,7 +39,7 @@ class Logger(Protocol):
 
 def logger() -> Logger:
     """The logger to use now: the host's structlog, or the standard library's, silent by default."""
-    import structlog  # takes tens of milliseconds, most of them for a console that nobody may want
+    import structlog  # slow to import: ``wiring.py`` does it in a thread before the first call
 
     if structlog.is_configured():
         return cast(Logger, structlog.get_logger("coldstart"))

@@ -79,6 +79,7 @@ async def wire(
         observe: told of each step of the joiner, after report and trace.
     """
     async with AsyncExitStack() as resources:
+        await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
         trace = JoinerTrace(worker)
         resources.push(_end_trace(trace))
         with trace.building():
@@ -231,7 +232,7 @@ async def _transports(
         io_seconds=settings.io_seconds,
     )
     opened: dict[str, Transport] = {}
-    for name in chosen or registry.names("transports"):
+    for name in chosen or await anyio.to_thread.run_sync(registry.names, "transports"):
         try:
             factory = await anyio.to_thread.run_sync(registry.transport, name)
         except PluginUnavailable as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import msgspec
+from anyio.streams.memory import MemoryObjectSendStream
 
 from coldstart import config
 from coldstart.cli import tracing
@@ -41,18 +42,35 @@ class Answered(msgspec.Struct, frozen=True):
     event: str = "answered"
 
 
-async def answer(replica: Replica) -> None:
-    """Answer lines of texts until stdin ends."""
+async def work(task: Task) -> None:
+    """Serve, and answer lines of texts, until stdin ends or a signal comes."""
+    stop = anyio.Event()
+    send, receive = anyio.create_memory_object_stream[bytes](16)
+
+    async def answer(replica: Replica) -> None:
+        assembly = import_module("coldstart.skeletons.assembly")
+        async for line in receive:
+            texts = msgspec.json.decode(line, type=list[str])
+            emit(Answered(await anyio.to_thread.run_sync(assembly.answers, replica.built, texts)))
+
+    with send, receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_read, send, stop)
+            await serve(task.asked, config.load(task.settings), answer, stop)
+            tasks.cancel_scope.cancel()
+
+
+async def _read(lines: MemoryObjectSendStream[bytes], stop: anyio.Event) -> None:
+    """Pass on the lines of stdin; its end, which the death of the demo also brings, is the signal to stop."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 20)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     try:
         while line := await reader.readline():
-            texts = msgspec.json.decode(line, type=list[str])
-            assembly = import_module("coldstart.skeletons.assembly")
-            emit(Answered(await anyio.to_thread.run_sync(assembly.answers, replica.built, texts)))
+            await lines.send(line)
     finally:
         transport.close()
+    stop.set()
 
 
 def main() -> None:
@@ -65,7 +83,7 @@ def main() -> None:
             path = Path(task.asked.checkpoint)
             emit(Answered(assembly.ordinary_answers(path, task.asked.skeleton, task.ordinary)))
         else:
-            anyio.run(serve, task.asked, config.load(task.settings), answer)
+            anyio.run(work, task)
     except ColdstartError as error:
         sys.stderr.write(f"coldstart: {error}\n")
         sys.exit(error.exit_code)

@@ -124,7 +124,9 @@ class Fleet:
         """Start a process for ``task`` and follow it."""
         started = time.monotonic()
         process = await anyio.open_process(
-            [sys.executable, "-m", "coldstart.cli.demo_worker", msgspec.json.encode(task).decode()], stderr=None
+            [sys.executable, "-m", "coldstart.cli.demo_worker", msgspec.json.encode(task).decode()],
+            stderr=None,
+            start_new_session=True,  # Ctrl-C is for the demo, which ends its workers in order
         )
         member = Member(task.asked.name, process, started)
         self.members.append(member)

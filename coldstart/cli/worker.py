@@ -62,10 +62,11 @@ def run(asked: Asked, overrides: Mapping[str, object]) -> None:
         finish()
 
 
-async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile) -> None:
-    """Cold-start and serve; a signal drains and returns."""
+async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event | None = None) -> None:
+    """Cold-start and serve; a signal, or ``stop``, drains and returns."""
+    failure: ColdstartError | None = None
+    stop = stop or anyio.Event()
     async with anyio.create_task_group() as tasks:
-        stop = anyio.Event()
         tasks.start_soon(_on_signal, stop, tasks.cancel_scope)
         failure = await _serve(asked, settings, meanwhile, stop)
         tasks.cancel_scope.cancel()
