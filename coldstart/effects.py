@@ -67,8 +67,9 @@ class Pull(Effect, frozen=True):
 
 
 class ReadStorage(Effect, frozen=True):
-    """Read chunks from the checkpoint. Answered like Pull. ``root`` names the truth, if known;
-    ``leading`` says that we hold the loader's lease, to be renewed while bytes land."""
+    """Read chunks from the checkpoint. Answered like Pull, and by TruthMissed before any chunk where
+    the truth called ``root`` cannot be had. ``leading`` says that we hold the loader's lease, to be
+    renewed while bytes land."""
 
     attempt: int
     chunks: Chunks

@@ -144,6 +144,8 @@ def decode_truth(data: bytes, *, shard: str, root: str) -> Truth:
         raise IntegrityError(f"truth record for shard {shard[:8]} is malformed: {error}") from error
     if truth.shard != shard or truth.root != root:
         raise IntegrityError(f"truth record for shard {shard[:8]} does not match its announced root {root[:12]}")
+    if truth.layout.chunk_bytes <= 0 or any(nbytes <= 0 for nbytes in truth.layout.storages):
+        raise IntegrityError(f"truth record for shard {shard[:8]} has a layout that cannot be")
     if len(truth.digests) != truth.layout.chunks * DIGEST_BYTES:
         raise IntegrityError(f"truth record for shard {shard[:8]} has digests for the wrong number of chunks")
     return truth

@@ -74,6 +74,8 @@ class _Transfer(msgspec.Struct):
     ident: str
     number: int
     source: Advert | None = None
+    early: list[AttemptEvent] | None = []
+    """Letters of a source that was faster than the answer to the claim; None once that is here."""
 
 
 class Joining:
@@ -117,6 +119,7 @@ class Joining:
         self._transfers: dict[int, _Transfer] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
+        self._landed = 0
         self._leading = False
         self.truth: Truth | None = None
         self.post: Callable[[Event], None] = lambda event: None
@@ -128,10 +131,12 @@ class Joining:
         try:
             await self._perform(effect)
         except Exception as error:  # a plugin may raise anything; the machine wants an event
+            answers = _answers_to_failure(effect, _reason_of(error))
             if not isinstance(error, ColdstartError):
                 logger().error("effect broke", effect=type(effect).__name__, error=repr(error))
-            reason = str(error) if isinstance(error, ColdstartError) else f"{type(error).__name__}: {error}"
-            for event in _answers_to_failure(effect, reason):
+            elif not answers:
+                logger().warning("effect failed", effect=type(effect).__name__, error=str(error))
+            for event in answers:
                 self.post(event)
 
     async def _perform(self, effect: Effect) -> None:
@@ -210,6 +215,9 @@ class Joining:
                 self.post(events.TruthDisputed(attempt, outcome.roots))
             case _:
                 assert_never(outcome)
+        early, transfer.early = transfer.early or (), None
+        for event in early:
+            self.post(event)
 
     async def _explained(self, bus: Bus, skipped: Sequence[Skip]) -> tuple[Skip, ...]:
         """``skipped`` with the first differences in words where the layout was the reason."""
@@ -259,7 +267,11 @@ class Joining:
         """A source's letter: an event if it proves that it means a transfer of ours, else nothing."""
         for attempt, transfer in self._transfers.items():
             if transfer.ident == message.transfer and message.answer == transfer.number + 1:
-                self.post(_event_of(message, attempt))
+                event = _event_of(message, attempt)
+                if transfer.early is None:
+                    self.post(event)
+                else:
+                    transfer.early.append(event)
                 return
         logger().warning("stray letter dropped", transfer=message.transfer, type=type(message).__name__)
 
@@ -281,7 +293,12 @@ class Joining:
             tasks.cancel_scope.cancel()
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
-        truth = await self._truth_of(effect.root) if effect.root else None
+        truth: Truth | None = None
+        if effect.root:
+            try:
+                truth = await self._truth_of(effect.root)
+            except (BusError, IntegrityError) as error:  # no reason not to start from our own storage
+                self.post(events.TruthMissed(effect.attempt, str(error)))
         # A reader that touches everything makes even verified chunks unproven again.
         chunks = effect.chunks if self._storage.partial else Chunks.first(self._memory.layout.chunks)
         spans = spans_of(self._memory.layout, chunks)
@@ -289,7 +306,10 @@ class Joining:
         async def move(landed: Landed) -> None:
             await self._storage.read(spans, landed)
 
-        await self._land(effect.attempt, chunks, move, truth, quiet_after_cancel=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_lead, self._storage.partial)
+            await self._land(effect.attempt, chunks, move, truth, quiet_after_cancel=True)
+            tasks.cancel_scope.cancel()
 
     async def _land(
         self,
@@ -301,9 +321,10 @@ class Joining:
         quiet_after_cancel: bool,
     ) -> None:
         """Move bytes and verify chunks side by side; ends with exactly one PullEnded."""
-        renew = _Every(LEAD_SECONDS / 3, self._renew_lead)
+        broken: list[str] = []
 
         def on_bytes(nbytes: int) -> None:
+            self._landed += nbytes
             self.post(events.BytesLanded(attempt, nbytes))
 
         async def on_chunk(chunk: int, digest: bytes) -> None:
@@ -312,18 +333,25 @@ class Joining:
                 self.post(events.ChunkCorrupted(attempt, chunk))
             else:
                 self.post(events.ChunkVerified(attempt, chunk))
-            if self._leading:
-                await renew()
+
+        async def verify() -> None:
+            try:
+                await landing.verify()
+            except Exception as error:  # a digester may raise anything
+                logger().error("digest broke", error=repr(error))
+                broken.append(f"digest broke: {_reason_of(error)}")
+                self._abandon(attempt)
 
         landing = Landing(self._memory, self._digester, chunks, on_bytes, on_chunk)
         reason = "abandoned"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(landing.verify)
+            tasks.start_soon(verify)
             with anyio.CancelScope() as scope:
                 self._scopes[attempt] = scope
                 reason = await _outcome(move, landing.landed)
             del self._scopes[attempt]
             await landing.settle()
+        reason = broken[0] if broken else reason
         self.post(events.PullEnded(attempt, reason, quiet_after_cancel or not scope.cancelled_caught))
 
     def _abandon(self, attempt: int) -> None:
@@ -367,8 +395,7 @@ class Joining:
                 self.post(events.SourceChanged(effect.attempt, effect.source.worker, changed))
                 return
         async with anyio.create_task_group() as tasks:
-            if self._leading:
-                tasks.start_soon(self._keep_lead)
+            tasks.start_soon(self._keep_lead)
             problems = await anyio.to_thread.run_sync(self._self_check)
             tasks.cancel_scope.cancel()
         if problems:
@@ -396,15 +423,23 @@ class Joining:
         if transfer is None or transfer.source is None or self._bus is None:
             return None
         source, transfer.source = transfer.source, None
-        now = await self._bus.release(self._shard.key, source.worker, transfer.ident)
         done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
-        await self._bus.send(self._shard.key, source.inbox, done, secrets.token_hex(8))
-        return now
+        try:  # before the release: whoever gets the slot must find it free at the source, too
+            await self._bus.send(self._shard.key, source.inbox, done, secrets.token_hex(8))
+        except BusError as error:
+            logger().warning("source not told of the end", source=source.worker, error=str(error))
+        return await self._bus.release(self._shard.key, source.worker, transfer.ident)
 
-    async def _keep_lead(self) -> None:
-        """Until the first advert others must go on waiting for us; the check itself has a limit."""
+    async def _keep_lead(self, while_bytes_land: bool = False) -> None:
+        """Others must go on waiting for us until the first advert, as long as we get on.
+
+        A final check, or a loader that shows no progress, has a limit of its own.
+        """
+        seen = -1
         while True:
-            await self._renew_lead()
+            if self._leading and not (while_bytes_land and self._landed == seen):
+                seen = self._landed
+                await self._renew_lead()
             await anyio.sleep(LEAD_SECONDS / 3)
 
     async def _renew_lead(self) -> None:
@@ -421,29 +456,23 @@ class Joining:
             await self._bus.lead(self._shard.key, self._memory.layout.digest, self._worker.name, 0)
 
 
-class _Every:
-    """Calls an async function at most once per ``seconds``."""
-
-    def __init__(self, seconds: float, call: Callable[[], Awaitable[None]]) -> None:
-        self._seconds, self._call, self._due = seconds, call, 0.0
-
-    async def __call__(self) -> None:
-        now = anyio.current_time()
-        if now >= self._due:
-            self._due = now + self._seconds
-            await self._call()
-
-
 async def _outcome(move: Callable[[Landed], Awaitable[None]], landed: Landed) -> str:
     """Move the bytes; returns why it ended, or nothing."""
     try:
         await move(landed)
     except ColdstartError as error:
-        return str(error)
+        return _reason_of(error)
     except Exception as error:  # a transport may raise anything
         logger().error("transport broke", error=repr(error))
-        return f"{type(error).__name__}: {error}"
+        return _reason_of(error)
     return ""
+
+
+def _reason_of(error: Exception) -> str:
+    """What happened, in one line; a group of one is what is in it."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, ColdstartError) else f"{type(error).__name__}: {error}"
 
 
 def _event_of(message: Offer | Refusal, attempt: int) -> AttemptEvent:

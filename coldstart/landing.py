@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -18,8 +19,8 @@ from coldstart.layout import Layout, Span, merged
 from coldstart.plan import Chunks
 from coldstart.ports import Digester, Memory
 
-WORKERS = 2
-"""Digests computed at one time."""
+WORKERS = max(2, min(8, (os.cpu_count() or 2) // 2))
+"""Digests computed at one time; one core makes 2 to 3 GB/s of them."""
 
 _digest_threads = anyio.CapacityLimiter(WORKERS)
 
@@ -47,10 +48,14 @@ class Landing:
         self._on_bytes = on_bytes
         self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
+        self._settled = False
         self._send, self._receive = anyio.create_memory_object_stream[int](math.inf)
 
     def landed(self, span: Span) -> None:
-        """``span`` is in the target memory; may be called from any thread, in any order."""
+        """``span`` is in the target memory; may be called from any thread, in any order.
+
+        Calls that come after :meth:`settle` are a late writer's, and change nothing.
+        """
         self._loop.call_soon_threadsafe(self._take, span)
 
     async def settle(self) -> None:
@@ -59,11 +64,12 @@ class Landing:
         Waits one turn of the loop first, for ranges that other threads have just reported.
         """
         await asyncio.sleep(0)
+        self._settled = True
         self._send.close()
 
     async def verify(self) -> None:
         """Digest completed chunks until :meth:`settle` was called and nothing is left."""
-        with self._receive:
+        with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
                 for _ in range(WORKERS):
                     tasks.start_soon(self._digest)
@@ -78,6 +84,8 @@ class Landing:
                 await self._on_chunk(chunk, digest)
 
     def _take(self, span: Span) -> None:
+        if self._settled:
+            return
         self._on_bytes(span.length)
         size = self._layout.chunk_bytes
         for chunk in range(span.offset // size, -(-span.end // size)):

@@ -193,8 +193,7 @@ def differences(mine: Layout, theirs: Layout, limit: int = 5) -> tuple[str, ...]
         if name not in ours
     )
     if not found and [t.name for t in mine.tensors] != [t.name for t in theirs.tensors]:
-        at = next(i for i, (a, b) in enumerate(zip(mine.tensors, theirs.tensors, strict=True)) if a.name != b.name)
-        found.append(f"order: position {at} is {mine.tensors[at].name} here, {theirs.tensors[at].name} there")
+        found.append(_order_difference(mine, theirs))
     if not found:
         found.extend(_placement_differences(mine, theirs))
     if len(found) > limit:
@@ -202,11 +201,20 @@ def differences(mine: Layout, theirs: Layout, limit: int = 5) -> tuple[str, ...]
     return tuple(found)
 
 
+def _order_difference(mine: Layout, theirs: Layout) -> str:
+    for at, (a, b) in enumerate(zip(mine.tensors, theirs.tensors, strict=False)):
+        if a.name != b.name:
+            return f"order: position {at} is {a.name} here, {b.name} there"
+    return f"{len(mine.tensors)} tensors here, {len(theirs.tensors)} there"  # a name twice; only a peer may say so
+
+
 def _placement_differences(mine: Layout, theirs: Layout) -> Iterator[str]:
     for a, b in zip(mine.tensors, theirs.tensors, strict=True):
         if (a.storage, a.offset) != (b.storage, b.offset):
             here, there = f"{a.storage}+{a.offset}", f"{b.storage}+{b.offset}"
             yield f"{a.name}: aliases or views another storage (here {here}, there {there})"
+        elif a != b:
+            yield f"{a.name}: here {_describe(a)}, there {_describe(b)}"
     for index, (ours, others) in enumerate(zip(mine.storages, theirs.storages, strict=False)):
         if ours != others:
             yield f"storage {index}: {ours} bytes here, {others} there"

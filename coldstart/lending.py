@@ -7,17 +7,18 @@ advert can never outlive the withdrawal after it. It knows ports and messages, n
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 
 from coldstart import effects, events
 from coldstart.effects import Effect
-from coldstart.errors import BusError, ColdstartError
+from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
 from coldstart.identity import Shard, Truth
 from coldstart.joining import Worker
-from coldstart.messages import Accept, Done, Hello, Offer, Refusal, encode
+from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Hello, Offer, Refusal, encode
 from coldstart.ports import Advert, Bus, Grant, Memory, Transport
 from coldstart.source import Terms
 from coldstart.telemetry import logger
@@ -56,7 +57,9 @@ class Lending:
         self._truth, self._report_drained = truth, report_drained
         self._advertised = advertised
         self._numbers: dict[str, int] = {}
+        self._opening: set[str] = set()
         self._epoch = ""
+        self._since = time.time()
         self._in_order = anyio.Lock()
         self._known = False
         self.post: Callable[[Event], None] = lambda event: None
@@ -73,6 +76,7 @@ class Lending:
                     logger().warning("advert failed", worker=self._worker.name, reason=str(error))
                     self.post(events.AdvertFailed(str(error)))
                 case effects.OpenOffer(transfer=transfer):
+                    self._opening.discard(transfer)
                     self.post(events.OfferFailed(transfer, str(error)[:512]))
                 case effects.CloseGrant(transfer=transfer):
                     self.post(events.GrantClosed(transfer))
@@ -96,11 +100,13 @@ class Lending:
                 refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason[:512])
                 await self._send(effect.joiner, refusal)
             case effects.CloseGrant():
+                self._opening.discard(effect.transfer)
                 await self._transports[effect.transport].revoke(effect.transfer)
                 self._numbers.pop(effect.transfer, None)
                 self.post(events.GrantClosed(effect.transfer))
             case effects.ReportDrained():
-                self._report_drained()
+                async with self._in_order:  # the withdrawal comes first: the host may leave at once
+                    self._report_drained()
             case _:
                 raise AssertionError(f"not an effect of the source: {effect}")
 
@@ -144,6 +150,7 @@ class Lending:
             transports=tuple(self._transports),
             host=self._host,
             device=self._memory.device,
+            since=self._since,
         )
         epoch = await bus.advertise(self._shard.key, advert, self._terms.lease, effect.held)
         if not self._epoch:
@@ -163,7 +170,16 @@ class Lending:
 
     async def _open(self, effect: effects.OpenOffer) -> None:
         grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)
-        ticket = await self._transports[effect.transport].offer(grant, self._memory)
+        transport = self._transports[effect.transport]
+        self._opening.add(effect.transfer)
+        ticket = await transport.offer(grant, self._memory)
+        if effect.transfer not in self._opening:  # closed meanwhile: nothing else would revoke it
+            await transport.revoke(effect.transfer)
+            return
+        self._opening.discard(effect.transfer)
+        if len(ticket) > MAX_TICKET_BYTES:
+            await transport.revoke(effect.transfer)
+            raise TransportError(f"ticket of {len(ticket)} bytes is over {MAX_TICKET_BYTES}", reason="ticket")
         self.post(events.OfferOpened(effect.transfer, ticket))
 
     async def _send_offer(self, effect: effects.SendOffer) -> None:

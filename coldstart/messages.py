@@ -21,12 +21,13 @@ from coldstart.identity import Id
 
 VERSION = 1
 MAX_BYTES = 64 * 1024
+MAX_TICKET_BYTES = 16 * 1024
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,32}\Z")]
 Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,64}\Z")]
 Words = Annotated[str, msgspec.Meta(max_length=512)]
-Ticket = Annotated[bytes, msgspec.Meta(max_length=16 * 1024)]
+Ticket = Annotated[bytes, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):

@@ -181,7 +181,7 @@ class Recorder:
             chunks = dict(journey.origins).get(source)
             before = sum(a.bytes for a in self._attempts if a.source == source)
             nbytes = payload_of(self._layout, chunks) - before if chunks else 0
-            outcome = "ok" if phase_of(entry.after) in _AFTER and journey.complete else _last_detour(journey)
+            outcome = _outcome(phase_of(entry.after), journey)
             self._attempts.append(
                 Attempt(began_number, source, transport or self._transport, entry.at - began, nbytes, outcome)
             )
@@ -233,7 +233,7 @@ class Recorder:
             verified=serving and journey is not None and journey.complete,
             against="own storage read" if self._own_truth else "published truth",
             sources=peers,
-            transport=self._transport or (STORAGE if storage else ""),
+            transport=self._carried_over(peers) or (STORAGE if storage else ""),
             bytes_total=self._layout.payload,
             bytes_peer=peer,
             bytes_storage=storage,
@@ -247,6 +247,12 @@ class Recorder:
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
         )
+
+    def _carried_over(self, peers: tuple[str, ...]) -> str:
+        """What the latest bytes from a peer came over, or are to come over now."""
+        if self._open is not None and self._open[1] != STORAGE:
+            return self._transport
+        return next((a.transport for a in reversed(self._attempts) if a.source in peers and a.bytes), "")
 
 
 _AFTER = (Phase.VERIFY, Phase.SERVE, Phase.FAILED, Phase.GONE)
@@ -272,6 +278,13 @@ def _path(peer: int, storage: int) -> Path:
     if peer:
         return "peer"
     return "storage" if storage else "none"
+
+
+def _outcome(phase: Phase, journey: Journey) -> str:
+    """How an attempt ended, by the phase that it led to."""
+    if phase is Phase.GONE:
+        return "cancelled"
+    return "ok" if phase in _AFTER and journey.complete else _last_detour(journey)
 
 
 def _last_detour(journey: Journey) -> str:

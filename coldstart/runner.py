@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from coldstart.effects import Arm, Disarm, Effect
+from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Expired, Timer
 
 S = TypeVar("S")
@@ -81,12 +82,23 @@ class Runner(Generic[S]):
             self._loop.call_soon_threadsafe(self.post, event)
 
     async def run(self) -> None:
-        """Drive the machine to its end, then wait for the effects still being performed."""
+        """Drive the machine to its end, then wait for the effects still being performed.
+
+        Raises:
+            IllegalTransition: a bug; nothing runs any more.
+        """
         self._loop = asyncio.get_running_loop()
+        illegal: IllegalTransition | None = None
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
-                while not self._ended(self.state):
-                    self._advance(await self._next(), tasks)
+                try:
+                    while not self._ended(self.state):
+                        self._advance(await self._next(), tasks)
+                except IllegalTransition as error:  # raised below as it is, not in a group
+                    illegal = error
+                    tasks.cancel_scope.cancel()
+        if illegal is not None:
+            raise illegal
 
     def _advance(self, event: Event, tasks: TaskGroup) -> None:
         at = anyio.current_time()

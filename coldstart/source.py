@@ -286,7 +286,7 @@ def _objection(source: Source, event: events.HelloReceived, transport: str) -> s
         return "layout"
     if not transport:
         return "no common transport"
-    if len(source.grants) >= source.terms.slots:
+    if sum(not grant.closing for grant in source.grants) >= source.terms.slots:
         return "busy"
     return ""
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from safetensors.torch import save_file
+
+settings.register_profile("coldstart", deadline=None, derandomize=True, database=None)
+settings.load_profile("coldstart")
 
 pytest.register_assert_rewrite("coldstart.testing.bus_contract", "coldstart.testing.transport_contract")
 

@@ -66,6 +66,8 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             yield events.PullEnded(n)
             yield events.PullEnded(n, "broken")
             yield events.PullEnded(n, "broken", quiet=False)
+            if isinstance(effect, effects.ReadStorage) and effect.root:
+                yield events.TruthMissed(n, "gone")
         case effects.ReplaceMemory(attempt=n):
             yield events.MemoryReplaced(n)
         case effects.PublishTruth(attempt=n):
@@ -91,7 +93,9 @@ def ambient(state: State) -> Iterator[Event]:
         yield events.Expired(timer)
     if isinstance(state, Handshaking):
         yield events.OfferReceived(n, "tcp", b"t", 1)
-    if isinstance(state, Handshaking | Transferring | Checking):
+    if isinstance(state, Waiting):
+        yield events.OfferReceived(n, "tcp", b"t", 1)  # of a source whose truth was lost
+    if isinstance(state, Waiting | Handshaking | Transferring | Checking):
         yield events.OfferRefused(n, "busy")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Release
+from coldstart.effects import Arm, Release
 from coldstart.events import (
     ClaimDeferred,
     ClaimFailed,
@@ -24,6 +24,9 @@ from coldstart.events import (
 from coldstart.phases import groups, moves
 from coldstart.phases.states import Discovering, Failure, Idle, Move, Page, Waiting
 
+PAUSE = 0.05
+"""Seconds between an answer and the next claim, at least: changes come in bursts."""
+
 
 def started(state: Idle, event: Started, at: float) -> Move:
     """Skeleton and memory are ready: look for a source."""
@@ -33,6 +36,9 @@ def started(state: Idle, event: Started, at: float) -> Move:
 
 def source_claimed(state: Discovering, event: SourceClaimed, at: float) -> Move:
     """Shake hands; but a source whose truth the store has lost cannot be verified yet."""
+    if _other_truth(state, event.root):
+        failed, effects = _disputed(state, event.root)
+        return failed, (Release(event.attempt, event.source.worker, "truth conflict"), *effects)
     if event.root:
         return moves.shake(state.journey, event.source, event.root, state.since)
     waiting, effects = moves.wait(state.journey, "", state.since, at)
@@ -40,9 +46,11 @@ def source_claimed(state: Discovering, event: SourceClaimed, at: float) -> Move:
 
 
 def loader_elected(state: Discovering, event: LoaderElected, at: float) -> Move:
-    """Read storage for everybody."""
+    """Read storage for everybody; a truth that only we still know must hold for it, too."""
+    if _other_truth(state, event.root):
+        return _disputed(state, event.root)
     journey = moves.spent(state.journey, state.since, at)
-    return moves.load(replace(journey, root=event.root), leading=True)
+    return moves.load(replace(journey, root=event.root or journey.root), leading=True)
 
 
 def claim_deferred(state: Discovering, event: ClaimDeferred, at: float) -> Move:
@@ -57,8 +65,7 @@ def claim_failed(state: Discovering, event: ClaimFailed, at: float) -> Move:
 
 def truth_disputed(state: Discovering, event: TruthDisputed, at: float) -> Move:
     """Nobody knows which bytes are right, so nothing may be served."""
-    roots = " and ".join(root[:12] for root in event.roots)
-    return moves.fail(state.journey, Failure.CONFLICT, f"published truths disagree: {roots}")
+    return _disputed(state, *event.roots)
 
 
 def discovering_expired(state: Discovering, event: Expired, at: float) -> Move:
@@ -80,13 +87,26 @@ def waiting_expired(state: Waiting, event: Expired, at: float) -> Move:
 
 
 def fleet_changed(state: Waiting, event: FleetChanged, at: float) -> Move:
-    """Somebody may have weights or a slot now."""
+    """Somebody may have weights or a slot now; but our own release is a change, too."""
+    if at - state.answered < PAUSE:
+        return state, (Arm(Timer.RETRY, PAUSE),)
     return _ask_again(state, at)
 
 
 def drain_requested(state: Idle | Discovering | Waiting, event: DrainRequested, at: float) -> Move:
     """Nothing is held yet."""
     return moves.leave(state.journey, None)
+
+
+def _other_truth(state: Discovering, root: str) -> bool:
+    """Whether the store names another truth than the one that our chunks were verified against."""
+    return bool(root and state.journey.root) and root != state.journey.root
+
+
+def _disputed(state: Discovering, *roots: str) -> Move:
+    known = dict.fromkeys((state.journey.root, *roots))
+    named = " and ".join(root[:12] for root in known if root)
+    return moves.fail(state.journey, Failure.CONFLICT, f"published truths disagree: {named}")
 
 
 def _ask_again(state: Waiting, at: float) -> Move:
@@ -130,7 +150,7 @@ PAGES = (
     Page(
         Waiting,
         handled={FleetChanged: fleet_changed, Expired: waiting_expired, DrainRequested: drain_requested},
-        ignored=groups.CLAIM_ANSWERS,
-        illegal=groups.START | _LATER,
+        ignored=groups.CLAIM_ANSWERS | groups.OFFER_ANSWERS,
+        illegal=(groups.START | _LATER) - groups.OFFER_ANSWERS,
     ),
 )

@@ -18,9 +18,15 @@ from coldstart.events import (
     FleetChanged,
     PullEnded,
     Timer,
+    TruthMissed,
 )
 from coldstart.phases import groups, moves
 from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
+
+
+def truth_missed(state: Loading, event: TruthMissed, at: float) -> Move:
+    """What storage gives becomes our truth; where it is not the published one, publishing will tell."""
+    return replace(state, journey=moves.detour(replace(state.journey, root=""), event.reason)), ()
 
 
 def bytes_landed(state: Loading, event: BytesLanded, at: float) -> Move:
@@ -82,6 +88,7 @@ PAGES = (
     Page(
         Loading,
         handled={
+            TruthMissed: truth_missed,
             BytesLanded: bytes_landed,
             ChunkVerified: chunk_verified,
             ChunkCorrupted: chunk_corrupted,
@@ -90,12 +97,12 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=frozenset({FleetChanged}),
-        illegal=_ILLEGAL,
+        illegal=_ILLEGAL - {TruthMissed},
     ),
     Page(
         LoadFailing,
         handled={PullEnded: stopped, Expired: never_stopped, DrainRequested: drain_requested},
-        ignored=frozenset({BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged}),
-        illegal=_ILLEGAL,
+        ignored=frozenset({TruthMissed, BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged}),
+        illegal=_ILLEGAL - {TruthMissed},
     ),
 )

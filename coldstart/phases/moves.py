@@ -70,11 +70,11 @@ def seek(journey: Journey, at: float) -> Move:
 def wait(journey: Journey, leader: str, since: float, at: float) -> Move:
     """Wait for the leader's weights, or for a free slot. Following costs no patience, but has its limit."""
     if leader:
-        return Waiting(journey, leader, since=at), (
+        return Waiting(journey, leader, since=at, answered=at), (
             Disarm(Timer.PATIENCE),
             Arm(Timer.RETRY, journey.limits.retry),
         )
-    return Waiting(journey, leader, since=since), (Arm(Timer.RETRY, journey.limits.retry),)
+    return Waiting(journey, leader, since=since, answered=at), (Arm(Timer.RETRY, journey.limits.retry),)
 
 
 def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:

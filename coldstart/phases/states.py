@@ -114,11 +114,13 @@ class Discovering(State, frozen=True):
 class Waiting(State, frozen=True):
     """Nothing to pull from now: ``leader`` reads storage, or (empty) all sources are busy.
 
-    Patience runs only while no leader is at work.
+    Patience runs only while no leader is at work, from ``since`` on; ``answered`` is when the
+    last claim was.
     """
 
     leader: str
     since: float
+    answered: float
 
 
 class Handshaking(State, frozen=True):

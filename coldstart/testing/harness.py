@@ -1,0 +1,373 @@
+"""A fleet in one process: real machines, runners, hands and mail over fakes of everything else.
+
+    async with fleet() as workers:
+        a = workers.start("a")
+        assert (await a.lends()).path == "storage"
+        b = workers.start("b", transport=lambda inner: Stalling(inner, 100_000))
+
+Decides how workers are put together without torch, files, sockets or a server, as ``wiring.py``
+does it with them. An async context manager, used inside the test; made for virtual time
+(``virtual_time.py``). When it ends, nobody may have served bytes that storage does not hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+
+from coldstart import machine, source
+from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.errors import BusError
+from coldstart.events import (
+    Advertised,
+    Drained,
+    DrainRequested,
+    FleetChanged,
+    LendingStarted,
+    Started,
+    StoreRenewed,
+)
+from coldstart.identity import ModelVersion, Shard
+from coldstart.joining import Joining, Worker
+from coldstart.journal import Journal
+from coldstart.layout import Layout, Span
+from coldstart.lending import Lending
+from coldstart.mail import Mail
+from coldstart.phases.states import Failed, Gone, Serving, State
+from coldstart.plan import Limits
+from coldstart.ports import Bus, Claim, ClaimOutcome, Digester, Landed, Memory, Transport
+from coldstart.report import Recorder, Report, failure
+from coldstart.runner import Entry, Runner
+from coldstart.source import Mode, Source, Terms
+from coldstart.testing.memories import BytesMemory, layout_of
+from coldstart.testing.transports import Loopback, LoopbackTransport
+
+SHARD = Shard(ModelVersion("model", "c" * 32, "bytes/1"))
+CHUNK = 64 * 1024
+LAYOUT = layout_of(150_000, 3, 257, 200_000, 65_536, 1, chunk_bytes=CHUNK)
+"""Seven chunks, the last one short; storages that begin and end inside chunks."""
+
+STORAGE_SECONDS = 10.0
+PEER_SECONDS = 1.0
+
+Wrap = Callable[[Transport], Transport]
+"""Puts a fault around a transport."""
+
+
+class Target(BytesMemory):
+    """Memory that can be left to a late writer, as the arena can."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout, fill=0xFF)
+        self.quarantined: list[list[bytearray]] = []
+
+    def quarantine(self) -> None:
+        self.quarantined.append(self.storages)
+        self.storages = [bytearray(b"\xff" * size) for size in self.layout.storages]
+
+
+class HashDigester:
+    """BLAKE2b over the bytes, padding as zeros."""
+
+    algorithm = "blake2b"
+
+    def digest(self, memory: Memory, span: Span) -> bytes:
+        with memory.reading(span) as views:
+            return hashlib.blake2b(b"".join(views), digest_size=16).digest()
+
+
+class FakeStorage:
+    """A checkpoint that takes its time.
+
+    Args:
+        held: what the checkpoint holds.
+        seconds: how long reading all of it takes.
+        partial: whether single chunks can be read; else one read brings everything, at its end.
+        limit: bytes after which it stalls or, with ``error``, raises.
+    """
+
+    def __init__(
+        self,
+        held: BytesMemory,
+        seconds: float = STORAGE_SECONDS,
+        *,
+        partial: bool = True,
+        limit: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        self.held, self.seconds, self.partial = held, seconds, partial
+        self.limit, self.error = limit, error
+        self.into: Memory = held
+        self.reads: list[tuple[Span, ...]] = []
+        self.read_bytes = 0
+
+    async def read(self, spans: Sequence[Span], landed: Landed) -> None:
+        """See :class:`coldstart.joining.Storage`."""
+        layout = self.held.layout
+        self.reads.append(tuple(spans))
+        wanted = spans if self.partial else [Span(0, layout.nbytes)]
+        step = layout.chunk_bytes if self.partial else layout.nbytes
+        for span in wanted:
+            for offset in range(span.offset, span.end, step):
+                await self._bring(Span(offset, min(step, span.end - offset)), landed)
+
+    async def _bring(self, part: Span, landed: Landed) -> None:
+        await anyio.sleep(self.seconds * part.length / self.held.layout.nbytes)
+        if self.limit is not None and self.read_bytes + part.length > self.limit:
+            if self.error is not None:
+                raise self.error
+            await anyio.sleep_forever()
+        with self.held.reading(part) as theirs, self.into.writing(part) as ours:
+            data = memoryview(b"".join(theirs))
+            for view in ours:
+                view[:], data = data[: len(view)], data[len(view) :]
+        self.read_bytes += part.length
+        landed(part)
+
+
+class TroubledBus(MemoryBus):
+    """A connection on which chosen operations fail or take long.
+
+    ``down`` are names of operations that fail, ``slow`` seconds before an operation reaches the
+    store, ``late`` seconds before the answer to a claim is back. ``calls`` counts all operations.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.down: set[str] = set()
+        self.slow: dict[str, float] = {}
+        self.late = 0.0
+        self.calls: list[str] = []
+
+    async def claim(self, claim: Claim) -> ClaimOutcome:
+        outcome = await super().claim(claim)
+        await anyio.sleep(self.late)
+        return outcome
+
+    async def _call(self, operation: str) -> None:
+        self.calls.append(operation)
+        await anyio.sleep(self.slow.get(operation, 0.0))
+        if operation in self.down:
+            raise BusError(f"{operation} fails here")
+        await super()._call(operation)
+
+
+@dataclass
+class Member:
+    """One worker of the fleet."""
+
+    name: str
+    memory: Target
+    storage: FakeStorage
+    joining: Joining
+    lending: Lending
+    joiner: Runner[State]
+    source: Runner[Source]
+    mail: Mail | None
+    recorder: Recorder
+    entries: list[Entry[State]]
+    lent: list[Entry[Source]]
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def report(self) -> Report:
+        return self.recorder.report()
+
+    @property
+    def content(self) -> bytes:
+        return self.memory.content()
+
+    async def ready(self) -> Report:
+        """Wait for SERVE; raises what the cold start failed with."""
+        await self.reached(Serving, Failed, Gone)
+        if isinstance(self.joiner.state, Failed):
+            raise failure(self.report, self.joiner.state)
+        return self.report
+
+    async def lends(self) -> Report:
+        """Wait for SERVE and until the first advert stands."""
+        report = await self.ready()
+        while not any(isinstance(entry.event, Advertised) for entry in self.lent):
+            await self.changed.wait()
+        return report
+
+    async def reached(self, *states: type[State]) -> None:
+        """Wait until the joiner is in one of ``states``."""
+        while not isinstance(self.joiner.state, states):
+            await self.changed.wait()
+
+    async def drain(self) -> None:
+        self.joiner.post(DrainRequested())
+        await self.reached(Gone, Failed)
+
+    async def kill(self) -> None:
+        """End it as ``kill -9`` would: nothing is withdrawn, revoked or said."""
+        self.scope.cancel()
+        await self.ended.wait()
+
+
+class Fleet:
+    """Workers that share a store and a loopback; made by :func:`fleet`."""
+
+    def __init__(self, tasks: TaskGroup, limits: Limits) -> None:
+        self.store = MemoryStore()
+        self.hub = Loopback()
+        self.members: list[Member] = []
+        self._limits = limits
+        self._tasks = tasks
+
+    def weights(self, layout: Layout = LAYOUT, seed: int = 1) -> BytesMemory:
+        """What a checkpoint holds."""
+        return BytesMemory(layout, seed=seed)
+
+    def start(
+        self,
+        name: str,
+        *,
+        layout: Layout = LAYOUT,
+        storage: FakeStorage | None = None,
+        transport: Wrap = lambda inner: inner,
+        bus: Bus | None = None,
+        no_bus: str = "",
+        limits: Limits | None = None,
+        slots: int = 2,
+        digester: Digester | None = None,
+        self_check: Callable[[], Sequence[str]] = tuple,
+        replace_memory: Callable[[], None] | None = None,
+        on_enter: Mapping[type[State], Callable[[], None]] | None = None,
+        peer_seconds: float = PEER_SECONDS,
+    ) -> Member:
+        """Start a worker.
+
+        Args:
+            transport: wraps its transport, on both sides.
+            bus: its connection, one of its own by default.
+            no_bus: why it has none.
+            on_enter: called when its joiner enters one of these states, before the effects.
+            peer_seconds: how long its pull of everything takes.
+        """
+        bus = None if no_bus else bus or MemoryBus(self.store)
+        memory = Target(layout)
+        storage = storage or FakeStorage(self.weights(layout))
+        storage.into = memory
+        wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
+        transports = {wrapped.name: wrapped}
+        who = Worker(name, f"{len(self.members)}")
+        recorder = Recorder(name, SHARD.key, str(SHARD), layout, anyio.current_time())
+        joining = Joining(
+            shard=SHARD,
+            worker=who,
+            bus=bus,
+            no_bus=no_bus,
+            transports=transports,
+            memory=memory,
+            digester=digester or HashDigester(),
+            storage=storage,
+            self_check=self_check,
+            carrier=lambda: "",
+            replace_memory=replace_memory or memory.quarantine,
+            start_lending=lambda: lender.post(LendingStarted()),
+            stop_lending=lambda: lender.post(DrainRequested()),
+        )
+        terms = Terms(layout.digest, slots, tuple(transports))
+        lending = Lending(
+            shard=SHARD,
+            worker=who,
+            bus=bus,
+            transports=transports,
+            memory=memory,
+            terms=terms,
+            host="127.0.0.1",
+            truth=lambda: joining.truth,
+            advertised=joining.resign,
+            report_drained=lambda: joiner.post(Drained()),
+        )
+        entries: list[Entry[State]] = []
+        lent: list[Entry[Source]] = []
+
+        def wake() -> None:
+            member.changed.set()
+            member.changed = anyio.Event()
+
+        def lender_moved(entry: Entry[Source]) -> None:
+            lent.append(entry)
+            wake()
+
+        def entered(entry: Entry[State]) -> None:
+            wake()
+            if type(entry.before) is not type(entry.after) and type(entry.after) in (on_enter or {}):
+                (on_enter or {})[type(entry.after)]()
+
+        journal = Journal(bus, SHARD.key, name) if bus is not None else None
+        told = (recorder, entries.append, entered)
+        joiner = Runner(
+            machine.initial(limits or self._limits),
+            machine.step,
+            machine.ended,
+            joining.perform,
+            told if journal is None else (*told, journal),
+        )
+        lender = Runner(
+            Source(terms), source.step, lambda state: state.mode is Mode.CLOSED, lending.perform, (lender_moved,)
+        )
+        joining.post, lending.post = joiner.post, lender.post
+        mail = None
+        if bus is not None:
+            mail = Mail(
+                bus,
+                SHARD.key,
+                who.inbox,
+                to_joiner=joining.letter,
+                to_source=lending.letter,
+                fleet_changed=lambda: joiner.post(FleetChanged()),
+                store_renewed=lambda: lender.post(StoreRenewed()),
+            )
+        member = Member(name, memory, storage, joining, lending, joiner, lender, mail, recorder, entries, lent)
+        self.members.append(member)
+        self._tasks.start_soon(self._run, member, journal, name=name)
+        joiner.post(Started(layout.chunks))
+        return member
+
+    async def _run(self, member: Member, journal: Journal | None) -> None:
+        with member.scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(member.joiner.run)
+                tasks.start_soon(member.source.run)
+                if member.mail is not None and journal is not None:
+                    tasks.start_soon(member.mail.run)
+                    tasks.start_soon(journal.run)
+        member.ended.set()
+
+    @property
+    def storage_reads(self) -> int:
+        """How often anybody read storage."""
+        return sum(len(member.storage.reads) for member in self.members)
+
+    def check(self) -> None:
+        """The promises that hold after every test."""
+        for member in self.members:
+            if isinstance(member.joiner.state, Serving):
+                assert member.content == member.storage.held.content(), f"{member.name} serves wrong weights"
+
+
+@asynccontextmanager
+async def fleet(limits: Limits | None = None) -> AsyncIterator[Fleet]:
+    """A fleet without workers; everything in it ends with the block."""
+    outcome: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        workers = Fleet(tasks, limits or Limits())
+        try:
+            yield workers
+            workers.check()
+        except BaseException as error:  # raised as it was, not as a group
+            outcome = error
+        tasks.cancel_scope.cancel()
+    if outcome is not None:
+        raise outcome

@@ -1,0 +1,201 @@
+"""A joiner that is told to stop, lied to, or let down by its own plugins: an end, a reason, nothing held."""
+
+from __future__ import annotations
+
+import secrets
+
+import anyio
+import pytest
+
+from coldstart import events
+from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.errors import ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
+from coldstart.joining import SLOT_SECONDS
+from coldstart.layout import Span
+from coldstart.messages import AnyMessage, Offer, Refusal, encode
+from coldstart.phases.states import (
+    Checking,
+    Discovering,
+    Gone,
+    Handshaking,
+    Loading,
+    Publishing,
+    Serving,
+    State,
+    Transferring,
+    Waiting,
+)
+from coldstart.plan import Limits
+from coldstart.ports import Claim, ClaimOutcome, Memory
+from coldstart.testing.harness import CHUNK, LAYOUT, SHARD, STORAGE_SECONDS, Fleet, HashDigester, Member, fleet
+from coldstart.testing.transports import Delayed, Stalling
+from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
+
+LIMITS = Limits()
+
+
+@pytest.fixture
+def anyio_backend() -> VirtualTime:
+    return VIRTUAL_TIME
+
+
+async def free(workers: Fleet, member: Member) -> bool:
+    """Whether nobody holds anything of ``member``, in the store or at its transport."""
+    used = [advert.used for advert in await MemoryBus(workers.store).adverts(SHARD.key)]
+    return used == [0] and member.source.state.grants == () and workers.hub.offers == {}
+
+
+# ------------------------------------------------------------------------------------ told to stop
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds"),
+    [(Discovering, SLOT_SECONDS), (Handshaking, 0.5), (Transferring, 0.5), (Checking, 0.5)],
+)
+async def test_a_joiner_that_is_stopped_gives_everything_back(state: type[State], seconds: float) -> None:
+    """At once; but a slot whose claim was still under way is only lost when its lease ends."""
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        b = workers.start("b", on_enter={state: lambda: b.joiner.post(events.DrainRequested())})
+        await b.reached(Gone, Serving)
+        await b.drain()
+        await anyio.sleep(seconds)
+        assert isinstance(b.joiner.state, Gone)
+        assert await free(workers, a)
+
+
+@pytest.mark.parametrize("state", [Loading, Publishing, Checking])
+async def test_a_loader_that_is_stopped_resigns_and_the_next_takes_over(state: type[State]) -> None:
+    async with fleet() as workers:
+        a = workers.start("a", on_enter={state: lambda: a.joiner.post(events.DrainRequested())})
+        await a.reached(state)
+        b = workers.start("b")
+        await a.drain()
+        began = anyio.current_time()
+        report = await b.ready()
+        assert report.verified
+        assert anyio.current_time() - began <= STORAGE_SECONDS + 1.0
+
+
+async def test_a_waiting_joiner_that_is_stopped_holds_nobody_up() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.reached(Loading)
+        b = workers.start("b")
+        await b.reached(Waiting)
+        await b.drain()
+        assert (await a.ready()).seconds == pytest.approx(STORAGE_SECONDS, abs=0.1)
+
+
+# --------------------------------------------------------------------------------------- lied to
+
+
+async def test_letters_that_prove_nothing_are_dropped() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", transport=lambda inner: Delayed(inner, offer=1.0))
+        await a.lends()
+        b = workers.start("b")
+        await b.reached(Handshaking)
+        await anyio.sleep(0.5)
+        (grant,) = a.source.state.grants
+        bus = MemoryBus(workers.store)
+        right = grant.number + 1
+        forged: tuple[AnyMessage, ...] = (
+            Offer(transfer=grant.transfer, answer=right + 1, number=1, transport="loopback", ticket=b"", generation=1),
+            Offer(transfer="other", answer=right, number=1, transport="loopback", ticket=b"", generation=1),
+            Refusal(transfer=grant.transfer, answer=0, reason="go away"),
+        )
+        for message in forged:
+            await bus.send(SHARD.key, grant.joiner, encode(message), secrets.token_hex(8))
+        report = await b.ready()
+        assert (report.path, report.detours) == ("peer", ())
+        assert sum(isinstance(entry.event, events.OfferReceived | events.OfferRefused) for entry in b.entries) == 1
+
+
+async def test_a_transport_that_was_never_announced_is_not_used() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", transport=lambda inner: Delayed(inner, offer=1.0))
+        await a.lends()
+        b = workers.start("b")
+        await b.reached(Handshaking)
+        await anyio.sleep(0.5)
+        (grant,) = a.source.state.grants
+        offer = Offer(
+            transfer=grant.transfer, answer=grant.number + 1, number=1, transport="other", ticket=b"", generation=1
+        )
+        await MemoryBus(workers.store).send(SHARD.key, grant.joiner, encode(offer), "n")
+        report = await b.ready()
+        assert report.path == "storage"
+        assert any("other" in reason for reason in report.detours)
+
+
+# -------------------------------------------------------------------------------- let down by plugins
+
+
+class BrokenDigester(HashDigester):
+    """Raises at its ``number``-th call and ever after."""
+
+    def __init__(self, number: int = 1, error: Exception | None = None) -> None:
+        self._left = number
+        self._error = error or ZeroDivisionError("in the kernel")
+
+    def digest(self, memory: Memory, span: Span) -> bytes:
+        self._left -= 1
+        if self._left <= 0:
+            raise self._error
+        return super().digest(memory, span)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("in the kernel"), IntegrityError("memory lent too little")])
+async def test_a_digester_that_breaks_is_a_failure_by_its_name(error: Exception) -> None:
+    async with fleet() as workers:
+        await workers.start("a").lends()
+        b = workers.start("b", digester=BrokenDigester(3, error))
+        with pytest.raises(ColdStartFailed, match=str(error)):
+            await b.ready()
+        assert "digest broke" in b.report.detours[-1]
+        assert b.report.attempts[0].source == "a"
+        assert b.report.seconds <= STORAGE_SECONDS
+
+
+async def test_a_self_check_that_raises_is_a_failed_check() -> None:
+    def broken() -> list[str]:
+        raise KeyError("lm_head")
+
+    async with fleet() as workers:
+        with pytest.raises(SkeletonError, match="KeyError: 'lm_head'"):
+            await workers.start("a", self_check=broken).ready()
+
+
+class BrokenBus(MemoryBus):
+    """A bus with a bug."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+
+    async def claim(self, claim: Claim) -> ClaimOutcome:
+        raise AttributeError("a bug in the bus")
+
+
+async def test_a_bug_in_the_bus_leads_to_storage() -> None:
+    async with fleet() as workers:
+        report = await workers.start("a", bus=BrokenBus(workers.store)).ready()
+        assert report.path == "storage"
+        assert "AttributeError: a bug in the bus" in report.detours
+
+
+async def test_storage_that_is_read_as_a_whole_makes_everything_unproven_again() -> None:
+    async with fleet() as workers:
+        await workers.start("a").lends()
+        b = workers.start("b", transport=lambda inner: Stalling(inner, 3 * CHUNK))
+        b.storage.partial = False
+        report = await b.ready()
+        assert b.storage.read_bytes == LAYOUT.nbytes
+        assert report.verified
+        assert report.seconds <= STORAGE_SECONDS + LIMITS.patience
+        c = workers.start("c", transport=lambda inner: Stalling(inner, 3 * CHUNK))
+        c.storage.partial = False
+        c.storage.held.storages[0][0] ^= 1  # where the chunks were verified already
+        with pytest.raises(TruthConflict, match="chunk 0 read from storage differs"):
+            await c.ready()

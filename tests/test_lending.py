@@ -1,0 +1,238 @@
+"""The source's hands over fakes in virtual time: who may read, what is advertised, what is proved."""
+
+from __future__ import annotations
+
+import secrets
+
+import anyio
+import pytest
+
+from coldstart import effects, events
+from coldstart.bus.memory import MemoryBus
+from coldstart.errors import TransportError
+from coldstart.events import Event
+from coldstart.messages import Accept, Hello, Offer, Refusal, decode, encode
+from coldstart.ports import Advert, Cursor, Grant, Memory
+from coldstart.source import Mode, Terms
+from coldstart.testing.harness import LAYOUT, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
+from coldstart.testing.transports import Delayed, Wrapped
+from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
+
+TERMS = Terms(LAYOUT.digest, 2, ("loopback",))
+
+
+@pytest.fixture
+def anyio_backend() -> VirtualTime:
+    return VIRTUAL_TIME
+
+
+async def adverts(workers: Fleet) -> list[Advert]:
+    return list(await MemoryBus(workers.store).adverts(SHARD.key))
+
+
+async def say(workers: Fleet, member: Member, message: Hello | Accept) -> None:
+    bus = MemoryBus(workers.store)
+    await bus.send(SHARD.key, f"{member.name}.0", encode(message), secrets.token_hex(8))
+    await anyio.sleep(0.1)
+
+
+async def answers(workers: Fleet, inbox: str) -> list[object]:
+    heard = await MemoryBus(workers.store).listen(SHARD.key, inbox, Cursor(), 0)
+    return [decode(letter.body) for letter in heard.letters]
+
+
+def taken(member: Member, kind: type[Event]) -> int:
+    return sum(isinstance(entry.event, kind) for entry in member.lent)
+
+
+HELLO = Hello(transfer="t1", joiner="stranger.1", number=41, layout=LAYOUT.digest, transports=("loopback",))
+
+
+# ------------------------------------------------------------------------------------------ adverts
+
+
+async def test_the_advert_says_what_is_held_and_how_to_get_it() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", slots=3)
+        assert await adverts(workers) == []
+        await a.lends()
+        (found,) = await adverts(workers)
+        assert (found.worker, found.inbox, found.incarnation, found.generation) == ("a", "a.0", "0", 1)
+        assert (found.layout, found.slots, found.used) == (LAYOUT.digest, 3, 0)
+        assert (found.have, found.total) == (LAYOUT.chunks, LAYOUT.chunks)
+        assert (found.transports, found.device) == (("loopback",), "cpu")
+
+
+async def test_the_truth_is_published_before_the_advert() -> None:
+    async with fleet() as workers:
+        bus = TroubledBus(workers.store)
+        await workers.start("a", bus=bus).lends()
+        assert bus.calls.index("publish_truth") < bus.calls.index("advertise")
+
+
+async def test_the_advert_lives_as_long_as_the_source_and_hardly_longer() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        await anyio.sleep(100 * TERMS.lease)
+        assert len(await adverts(workers)) == 1
+        await a.kill()
+        await anyio.sleep(TERMS.lease)
+        assert await adverts(workers) == []
+
+
+async def test_a_slow_advert_never_outlives_the_withdrawal_after_it() -> None:
+    async with fleet() as workers:
+        bus = TroubledBus(workers.store)
+        a = workers.start("a", bus=bus)
+        await a.lends()
+        bus.slow["advertise"] = 1.0
+        a.source.post(events.StoreRenewed())
+        await anyio.sleep(0.5)
+        await a.drain()
+        await anyio.sleep(5.0)
+        assert await adverts(workers) == []
+
+
+async def test_a_source_whose_truth_is_disputed_serves_and_is_not_advertised() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.ready()
+        await MemoryBus(workers.store).publish_truth(SHARD.key, LAYOUT.digest, "f" * 64, b"other")
+        a.source.post(events.StoreRenewed())
+        await anyio.sleep(2 * TERMS.lease)
+        assert await adverts(workers) == []
+        assert a.source.state.mode is Mode.OPEN
+        assert taken(a, events.AdvertFailed) > 0
+
+
+async def test_nothing_is_lent_without_coordination() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", no_bus="switched off")
+        assert (await a.ready()).verified
+        await anyio.sleep(30.0)
+        assert await adverts(workers) == []
+        await a.drain()
+
+
+# ------------------------------------------------------------------------------- offers and proofs
+
+
+async def test_a_hello_is_answered_with_its_number_plus_one() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        await say(workers, a, HELLO)
+        (offer,) = await answers(workers, "stranger.1")
+        assert isinstance(offer, Offer)
+        assert (offer.transfer, offer.answer, offer.transport) == ("t1", 42, "loopback")
+        assert offer.ticket in workers.hub.offers
+
+
+async def test_a_refusal_too() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        await say(workers, a, Hello(transfer="t1", joiner="x.1", number=41, layout="bb", transports=("loopback",)))
+        assert await answers(workers, "x.1") == [Refusal(transfer="t1", answer=42, reason="layout")]
+
+
+async def test_only_an_accept_that_proves_itself_is_a_sign_of_life() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        await say(workers, a, HELLO)
+        (offer,) = await answers(workers, "stranger.1")
+        assert isinstance(offer, Offer)
+        for wrong in (offer.number, offer.number + 2, 0):
+            await say(workers, a, Accept(transfer="t1", answer=wrong))
+        await say(workers, a, Accept(transfer="t2", answer=offer.number + 1))
+        assert taken(a, events.AcceptReceived) == 0
+        await say(workers, a, Accept(transfer="t1", answer=offer.number + 1))
+        assert taken(a, events.AcceptReceived) == 1
+
+
+async def test_an_offer_that_nobody_accepts_is_taken_back() -> None:
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        await say(workers, a, HELLO)
+        assert len(workers.hub.offers) == 1
+        await anyio.sleep(TERMS.accept)
+        assert workers.hub.offers == {}
+        assert a.source.state.grants == ()
+
+
+async def test_an_offer_that_opens_after_its_joiner_has_gone_is_closed_again() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", transport=lambda inner: Delayed(inner, offer=TERMS.accept + 1.0))
+        await a.lends()
+        await say(workers, a, HELLO)
+        await anyio.sleep(TERMS.accept + 2.0)
+        assert a.source.state.grants == ()
+        assert await answers(workers, "stranger.1") == []
+        assert workers.hub.offers == {}, "nobody else would ever revoke it"
+
+
+class Broken(Wrapped):
+    """Offers raise ``error``; revoking always does."""
+
+    error: Exception | None = None
+
+    async def offer(self, grant: Grant, memory: Memory) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return await super().offer(grant, memory)
+
+    async def revoke(self, transfer: str) -> None:
+        await super().revoke(transfer)
+        raise ZeroDivisionError("in a plugin")
+
+
+@pytest.mark.parametrize(
+    "error", [TransportError("no room", reason="full"), KeyError("in a plugin"), ValueError("x" * 9999)]
+)
+async def test_whatever_a_transport_raises_becomes_a_refusal_and_frees_the_slot(error: Exception) -> None:
+    async with fleet() as workers:
+        a = workers.start("a", transport=Broken)
+        await a.lends()
+        Broken.error = error
+        try:
+            await say(workers, a, HELLO)
+        finally:
+            Broken.error = None
+        (refusal,) = await answers(workers, "stranger.1")
+        assert isinstance(refusal, Refusal)
+        assert refusal.answer == 42
+        assert a.source.state.grants == ()
+
+
+async def test_a_revocation_that_raises_still_ends_the_grant() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", transport=Broken)
+        await a.lends()
+        await say(workers, a, HELLO)
+        await a.drain()
+        assert a.source.state.mode is Mode.CLOSED
+
+
+async def test_a_ticket_that_no_joiner_would_read_is_a_refusal() -> None:
+    class Verbose(Wrapped):
+        async def offer(self, grant: Grant, memory: Memory) -> bytes:
+            return await super().offer(grant, memory) + b"x" * 16 * 1024
+
+    async with fleet() as workers:
+        a = workers.start("a", transport=Verbose)
+        await a.lends()
+        await say(workers, a, HELLO)
+        (refusal,) = await answers(workers, "stranger.1")
+        assert isinstance(refusal, Refusal)
+        assert "ticket" in refusal.reason
+
+
+async def test_what_is_no_effect_of_the_source_is_a_bug_that_hurts_nobody() -> None:
+    async with fleet() as workers:
+        a = workers.start("a", storage=FakeStorage(workers.weights(), 0.1))
+        await a.lends()
+        await a.lending.perform(effects.Resign())
+        assert a.source.state.mode is Mode.OPEN

@@ -1,0 +1,297 @@
+"""Steps fold into the truth about the path: phases, attempts, origins, progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from coldstart import events
+from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
+from coldstart.events import Event
+from coldstart.layout import Layout
+from coldstart.machine import initial, step
+from coldstart.phases.states import Failed, Failure, Journey, Phase, State
+from coldstart.plan import Limits
+from coldstart.ports import Advert, Skip
+from coldstart.report import Attempt, Mark, Recorder, Report, failure
+from coldstart.runner import Entry
+from coldstart.testing.memories import layout_of
+
+LAYOUT: Layout = layout_of(1000, 1000, chunk_bytes=512)
+"""Four chunks of 512 bytes: 512, 488, 512 and 488 bytes of weights."""
+
+CHUNKS = range(LAYOUT.chunks)
+LIMITS = Limits(sources=2)
+
+
+def advert(worker: str) -> Advert:
+    return Advert(worker, f"{worker}.1", "1", 1, "aa", 2, 4, 4, ("tcp",), "127.0.0.1", "cpu")
+
+
+class Story:
+    """Drives the machine through what happens, and the recorder along."""
+
+    def __init__(self) -> None:
+        self.state: State = initial(LIMITS)
+        self.recorder = Recorder("w", "key", "model@key/single", LAYOUT, 0.0)
+        self.recorder.built(1.0)
+        self.number = 0
+        self.tell(1.0, events.Started(LAYOUT.chunks))
+
+    def tell(self, at: float, *happened: Event) -> None:
+        for event in happened:
+            before = self.state
+            self.state, asked = step(before, event, at)
+            self.number += 1
+            self.recorder(Entry(self.number, at, event, before, self.state, asked))
+
+    @property
+    def attempt(self) -> int:
+        return self.state.journey.attempt
+
+    @property
+    def report(self) -> Report:
+        return self.recorder.report()
+
+    def shake(self, at: float, worker: str, transport: str = "tcp") -> None:
+        """Claimed and agreed: bytes may come."""
+        self.tell(at, events.SourceClaimed(self.attempt, advert(worker), "root"))
+        if self.state.journey.tries == 1:
+            self.tell(at, events.TruthReceived(self.attempt))
+        self.tell(at, events.OfferReceived(self.attempt, transport, b"", 1))
+
+    def chunks(self, at: float, *chunks: int) -> None:
+        for chunk in chunks:
+            self.tell(at, events.BytesLanded(self.attempt, 512), events.ChunkVerified(self.attempt, chunk))
+
+
+def peer() -> Story:
+    story = Story()
+    story.shake(2.0, "a")
+    story.chunks(4.0, *CHUNKS)
+    story.tell(4.0, events.PullEnded(story.attempt))
+    story.tell(5.0, events.CheckPassed(story.attempt))
+    return story
+
+
+def storage(root: str = "") -> Story:
+    story = Story()
+    story.tell(2.0, events.LoaderElected(1, root))
+    story.chunks(6.0, *CHUNKS)
+    story.tell(6.0, events.PullEnded(story.attempt))
+    if not root:
+        story.tell(6.5, events.TruthPublished(story.attempt, "ours"))
+    story.tell(7.0, events.CheckPassed(story.attempt))
+    return story
+
+
+def mixed() -> Story:
+    story = Story()
+    story.shake(2.0, "a")
+    story.chunks(3.0, 0, 1)
+    story.tell(4.0, events.PullEnded(story.attempt, "closed"))
+    story.tell(4.0, events.ClaimFailed(story.attempt, "bus down"))
+    story.chunks(7.0, 2, 3)
+    story.tell(7.0, events.PullEnded(story.attempt))
+    story.tell(7.5, events.CheckPassed(story.attempt))
+    return story
+
+
+# ----------------------------------------------------------------------------------------- the paths
+
+
+def test_a_start_from_a_peer() -> None:
+    report = peer().report
+    assert (report.state, report.path, report.verified) == (Phase.SERVE, "peer", True)
+    assert (report.sources, report.transport, report.against) == (("a",), "tcp", "published truth")
+    assert (report.bytes_total, report.bytes_peer, report.bytes_storage) == (2000, 2000, 0)
+    assert report.phases == {"build": 1.0, "discover": 1.0, "handshake": 0.0, "transfer": 2.0, "verify": 1.0}
+    assert report.attempts == (Attempt(1, "a", "tcp", 2.0, 2000, "ok"),)
+    assert report.gbps == pytest.approx(2000 / 2.0 / 1e9)
+    assert (report.seconds, report.root, report.detours, report.error) == (5.0, "root", (), None)
+
+
+def test_a_start_from_storage_makes_its_own_truth() -> None:
+    report = storage().report
+    assert (report.path, report.sources, report.transport) == ("storage", (), "storage")
+    assert (report.bytes_peer, report.bytes_storage) == (0, 2000)
+    assert (report.against, report.root) == ("own storage read", "ours")
+    assert report.attempts == (Attempt(2, "storage", "storage", 4.0, 2000, "ok"),)
+    assert report.gbps == pytest.approx(2000 / 4.0 / 1e9)
+    assert report.seconds == 7.0
+
+
+def test_a_start_from_storage_that_agrees_with_the_published_truth_says_so() -> None:
+    report = storage("root").report
+    assert (report.path, report.against, report.root) == ("storage", "published truth", "root")
+
+
+def test_a_start_from_storage_whose_truth_could_not_be_had_says_so() -> None:
+    story = Story()
+    story.tell(2.0, events.LoaderElected(1, "root"))
+    story.tell(2.0, events.TruthMissed(story.attempt, "bus down"))
+    story.chunks(6.0, *CHUNKS)
+    story.tell(6.0, events.PullEnded(story.attempt))
+    story.tell(6.0, events.TruthUnpublished(story.attempt, "bus down"))
+    story.tell(7.0, events.CheckPassed(story.attempt))
+    assert story.report.against == "own storage read"
+    assert story.report.root == ""
+
+
+def test_a_mixed_start_counts_each_byte_once_where_it_came_from() -> None:
+    report = mixed().report
+    assert (report.path, report.sources, report.transport) == ("mixed", ("a",), "tcp")
+    assert (report.bytes_peer, report.bytes_storage) == (1000, 1000)
+    assert report.detours == ("a: closed", "bus down")
+    assert report.attempts == (
+        Attempt(1, "a", "tcp", 2.0, 1000, "closed"),
+        Attempt(3, "storage", "storage", 3.0, 1000, "ok"),
+    )
+    assert report.gbps == pytest.approx(1000 / 2.0 / 1e9)
+
+
+def test_two_sources_are_two_attempts_and_phases_add_up() -> None:
+    story = Story()
+    story.shake(2.0, "a", "tcp")
+    story.chunks(3.0, 0)
+    story.tell(3.0, events.PullEnded(story.attempt, "closed"))
+    story.shake(4.0, "b", "nccl")
+    story.chunks(6.0, 1, 2, 3)
+    story.tell(6.0, events.PullEnded(story.attempt))
+    story.tell(6.0, events.CheckPassed(story.attempt))
+    report = story.report
+    assert (report.path, report.sources, report.transport) == ("peer", ("a", "b"), "nccl")
+    assert [(a.source, a.transport, a.bytes, a.outcome) for a in report.attempts] == [
+        ("a", "tcp", 512, "closed"),
+        ("b", "nccl", 1488, "ok"),
+    ]
+    assert report.phases["transfer"] == 3.0
+    assert report.phases["discover"] == 2.0
+    assert report.gbps == pytest.approx(2000 / 3.0 / 1e9)
+
+
+def test_a_source_that_gave_nothing_is_an_attempt_but_not_a_source() -> None:
+    story = Story()
+    story.shake(2.0, "a")
+    story.tell(3.0, events.PullEnded(story.attempt, "closed"))
+    story.tell(3.0, events.ClaimFailed(story.attempt, "bus down"))
+    story.chunks(5.0, *CHUNKS)
+    story.tell(5.0, events.PullEnded(story.attempt))
+    story.tell(5.0, events.CheckPassed(story.attempt))
+    report = story.report
+    assert (report.path, report.sources, report.transport) == ("storage", (), "storage")
+    assert [(a.source, a.bytes, a.outcome) for a in report.attempts] == [("a", 0, "closed"), ("storage", 2000, "ok")]
+    assert report.gbps == pytest.approx(2000 / 2.0 / 1e9)
+
+
+def test_a_failed_start_says_why_and_is_not_verified() -> None:
+    story = Story()
+    story.tell(2.0, events.LoaderElected(1))
+    story.chunks(3.0, 0)
+    story.tell(4.0, events.PullEnded(story.attempt, "disk says no"))
+    report = story.report
+    assert (report.state, report.verified, report.error) == (Phase.FAILED, False, "disk says no")
+    assert report.bytes_storage == 512
+    assert report.attempts == (Attempt(2, "storage", "storage", 2.0, 512, "disk says no"),)
+    assert report.seconds == 4.0
+
+
+def test_skipped_workers_are_named_once_with_the_latest_reason() -> None:
+    story = Story()
+    story.tell(2.0, events.ClaimDeferred(1, "", (Skip("x", "busy"), Skip("y", "layout differs"))))
+    story.tell(3.0, events.FleetChanged())
+    story.tell(3.0, events.LoaderElected(2, "", (Skip("x", "excluded"),)))
+    assert story.report.skipped == ("x: excluded", "y: layout differs")
+
+
+def test_the_report_is_final_once_serving() -> None:
+    story = peer()
+    before = story.report
+    story.tell(100.0, events.DrainRequested())
+    story.tell(200.0, events.Drained())
+    after = story.report
+    assert after.state is Phase.GONE
+    assert (after.seconds, after.attempts, after.timeline) == (before.seconds, before.attempts, before.timeline)
+    assert after.verified
+
+
+def test_a_start_that_is_cancelled_is_not_verified() -> None:
+    story = Story()
+    story.shake(2.0, "a")
+    story.chunks(3.0, 0)
+    story.tell(4.0, events.DrainRequested())
+    report = story.report
+    assert (report.state, report.verified) == (Phase.GONE, False)
+    assert report.attempts == (Attempt(1, "a", "tcp", 2.0, 512, "cancelled"),)
+
+
+def test_the_timeline_names_every_phase_when_it_began_and_from_whom() -> None:
+    assert mixed().report.timeline == (
+        Mark("BUILD", 0.0),
+        Mark("DISCOVER", 1.0),
+        Mark("HANDSHAKE", 2.0, "a"),
+        Mark("TRANSFER", 2.0, "a"),
+        Mark("DISCOVER", 4.0),
+        Mark("FALLBACK", 4.0),
+        Mark("VERIFY", 7.0),
+        Mark("SERVE", 7.5),
+    )
+
+
+# --------------------------------------------------------------------------------------- progress
+
+
+def test_progress_counts_what_landed_and_what_is_verified() -> None:
+    story = Story()
+    story.shake(2.0, "a")
+    story.tell(3.0, events.BytesLanded(story.attempt, 600))
+    progress = story.recorder.progress()
+    assert (progress.phase, progress.source, progress.attempts) == (Phase.TRANSFER, "a", 1)
+    assert (progress.bytes_landed, progress.bytes_verified, progress.bytes_total) == (600, 0, 2000)
+    assert progress.rate == pytest.approx(600.0)
+    assert progress.seconds == 3.0
+    story.chunks(4.0, 0)
+    assert story.recorder.progress().bytes_verified == 512
+
+
+def test_progress_never_exceeds_the_whole_though_bytes_land_twice() -> None:
+    story = Story()
+    story.shake(2.0, "a")
+    story.tell(3.0, events.BytesLanded(story.attempt, 5000))
+    assert story.recorder.progress().bytes_landed == 2000
+
+
+def test_progress_names_the_reason_why_a_path_was_left() -> None:
+    story = Story()
+    story.tell(2.0, events.ClaimFailed(1, "bus down"))
+    progress = story.recorder.progress()
+    assert (progress.phase, progress.source, progress.reason) == (Phase.FALLBACK, "storage", "bus down")
+
+
+def test_a_report_before_anything_happened() -> None:
+    report = Recorder("w", "key", "model", LAYOUT, 0.0).report()
+    assert (report.state, report.path, report.verified, report.seconds) == (Phase.IDLE, "none", False, 0.0)
+
+
+# --------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Failure.STORAGE, ColdStartFailed),
+        (Failure.CONFLICT, TruthConflict),
+        (Failure.CHECK, SkeletonError),
+        (Failure.MEMORY, IntegrityError),
+    ],
+)
+def test_each_failure_is_an_error_by_who_must_act(kind: Failure, error: type[ColdstartError]) -> None:
+    state = Failed(Journey(LIMITS, detours=("a: closed", "disk says no")), kind, "disk says no")
+    raised = failure(Story().report, state)
+    assert type(raised) is error
+    assert str(raised).startswith("model@key/single: disk says no")
+
+
+def test_a_failed_start_names_all_paths_that_were_tried() -> None:
+    journey = Journey(LIMITS, detours=("a: closed", "b: stalled", "disk says no"))
+    state = Failed(journey, Failure.STORAGE, "disk says no")
+    assert str(failure(Story().report, state)).endswith("a: closed; b: stalled")
