@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         connections: parallel connections per pull.
         io_seconds: a connection that moves nothing for so long is dead.
         lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
-        patience, answer, stall, sources, follow, storage_stall, drain: see :class:`coldstart.plan.Limits`.
+        patience, answer, stall, sources, follow, storage_stall, whole_load, drain: see :class:`coldstart.plan.Limits`.
     """
 
     redis: str = ""
@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sources: int = Limits().sources
     follow: float = Limits().follow
     storage_stall: float = Limits().storage_stall
+    whole_load: float = Limits().whole_load
     drain: float = Limits().drain
 
     @property
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             sources=self.sources,
             follow=self.follow,
             storage_stall=self.storage_stall,
+            whole_load=self.whole_load,
             drain=self.drain,
         )
 
@@ -82,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
 
 
-_POSITIVE = ("slots", "connections", "io_seconds", "lease", "answer", "stall", "sources", "storage_stall")
+_POSITIVE = ("slots", "connections", "io_seconds", "lease", "answer", "stall", "sources", "storage_stall", "whole_load")
 _NOT_NEGATIVE = ("lend_gbps", "patience", "follow", "drain")
 
 

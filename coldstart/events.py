@@ -57,9 +57,14 @@ class DrainRequested(Event, frozen=True):
 
 
 class Started(Event, frozen=True):
-    """Skeleton and memory are ready; ``chunks`` are to be filled."""
+    """Skeleton and memory are ready; ``chunks`` are to be filled.
+
+    ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
+    at its end and shows no progress before.
+    """
 
     chunks: int
+    partial: bool = True
 
 
 class SourceClaimed(AttemptEvent, frozen=True):

@@ -126,6 +126,11 @@ class Truth(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
+def lineage(layout: Layout, algorithm: str) -> str:
+    """32 hex digits: equal where layout and digest algorithm are, so that a truth of one means something to another."""
+    return hashlib.blake2b(msgspec.msgpack.encode((layout.digest, algorithm)), digest_size=16).hexdigest()
+
+
 MAX_TRUTH_BYTES = 64 * 1024 * 1024
 """Larger records are refused before decoding (4,608 tensors and 1,000 chunks need under 1 MB)."""
 

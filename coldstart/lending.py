@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
@@ -16,12 +16,12 @@ from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
-from coldstart.identity import Shard, Truth
-from coldstart.joining import Worker
 from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Hello, Offer, Refusal, encode
-from coldstart.ports import Advert, Bus, Grant, Memory, Transport
+from coldstart.ports import Advert, Grant, Memory, Transport
 from coldstart.source import Terms
+from coldstart.station import Station
 from coldstart.telemetry import logger
+from coldstart.truths import Truths
 
 BACKSTOP_SECONDS = 6 * 3600.0
 """The machine ends grants by signs of life; should it fail to, the transport ends them after this."""
@@ -31,38 +31,35 @@ class Lending:
     """The source's hands.
 
     Args:
-        bus: None when there is no coordination: nothing is ever lent then.
+        station: without a bus nothing is ever lent.
         memory: the verified weights.
-        truth: the digests they were verified against, once known.
+        truths: knows the digests they were verified against.
+        host: the address in the advert, for people.
         advertised: called after the first advert: nobody need wait for us any more.
-        report_drained: reaches the joiner's machine.
+        post: queues an event for the source's machine; ``post_to_joiner`` for the joiner's.
     """
 
     def __init__(
         self,
-        *,
-        shard: Shard,
-        worker: Worker,
-        bus: Bus | None,
-        transports: Mapping[str, Transport],
+        station: Station,
         memory: Memory,
+        truths: Truths,
+        transports: Mapping[str, Transport],
         terms: Terms,
+        *,
         host: str,
-        truth: Callable[[], Truth | None],
         advertised: Callable[[], Awaitable[None]],
-        report_drained: Callable[[], None],
     ) -> None:
-        self._shard, self._worker, self._bus = shard, worker, bus
-        self._transports, self._memory, self._terms, self._host = transports, memory, terms, host
-        self._truth, self._report_drained = truth, report_drained
-        self._advertised = advertised
+        self._station, self._worker = station, station.worker
+        self._memory, self._truths, self._transports = memory, truths, transports
+        self._terms, self._host, self._advertised = terms, host, advertised
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
         self._epoch = ""
         self._since = time.time()
         self._in_order = anyio.Lock()
-        self._known = False
         self.post: Callable[[Event], None] = lambda event: None
+        self.post_to_joiner: Callable[[Event], None] = lambda event: None
 
     async def perform(self, effect: Effect) -> None:
         """Perform one effect and post what comes of it; never raises but for cancellation."""
@@ -86,12 +83,15 @@ class Lending:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case effects.Advertise():
+                self._vouch_for(effect.held)
                 async with self._in_order:
                     await self._advertise(effect)
             case effects.Withdraw():
                 async with self._in_order:
-                    if self._bus is not None:
-                        await self._bus.withdraw(self._shard.key, self._worker.name, self._worker.incarnation)
+                    if self._station.bus is not None:
+                        await self._station.bus.withdraw(
+                            self._station.key, self._worker.name, self._worker.incarnation
+                        )
             case effects.OpenOffer():
                 await self._open(effect)
             case effects.SendOffer():
@@ -106,7 +106,7 @@ class Lending:
                 self.post(events.GrantClosed(effect.transfer))
             case effects.ReportDrained():
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
-                    self._report_drained()
+                    self.post_to_joiner(events.Drained())
             case _:
                 raise AssertionError(f"not an effect of the source: {effect}")
 
@@ -132,18 +132,18 @@ class Lending:
                 self.post(events.DoneReceived(message.transfer, message.outcome))
 
     async def _advertise(self, effect: effects.Advertise) -> None:
-        bus, truth = self._bus, self._truth()
-        if bus is None or truth is None:
+        bus = self._station.bus
+        if bus is None or self._truths.known is None:
             return
-        if effect.afresh or not self._known:
-            await self._publish(bus, truth)
+        if effect.afresh or not self._truths.published:
+            await self._publish()
         layout = self._memory.layout
         advert = Advert(
             worker=self._worker.name,
             inbox=self._worker.inbox,
             incarnation=self._worker.incarnation,
             generation=effect.generation,
-            layout=layout.digest,
+            layout=self._station.lineage,
             slots=self._terms.slots,
             have=layout.chunks,
             total=layout.chunks,
@@ -152,21 +152,26 @@ class Lending:
             device=self._memory.device,
             since=self._since,
         )
-        epoch = await bus.advertise(self._shard.key, advert, self._terms.lease, effect.held)
+        epoch = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held)
         if not self._epoch:
             await self._advertised()
         lost = self._epoch not in ("", epoch)
         self._epoch = epoch
         self.post(events.StoreRenewed() if lost else events.Advertised())
 
-    async def _publish(self, bus: Bus, truth: Truth) -> None:
-        """Make sure that the store knows the truth we would be verified against."""
-        roots = await bus.publish_truth(self._shard.key, truth.layout.digest, truth.root, truth.encode())
-        if tuple(roots) != (truth.root,):
-            self._known = False
-            logger().error("truth conflict", shard=str(self._shard), roots=list(roots), worker=self._worker.name)
+    async def _publish(self) -> None:
+        """Make sure that the store knows the truth that our weights equal."""
+        roots = await self._truths.publish()
+        if not self._truths.published:
+            shard = str(self._station.shard)
+            logger().error("truth conflict", shard=shard, roots=list(roots), worker=self._worker.name)
             raise BusError("published truths disagree", advice="this worker serves but does not lend")
-        self._known = True
+
+    def _vouch_for(self, held: Sequence[str]) -> None:
+        """A joiner that a transport sees reading is alive, whether or not its letters come through."""
+        for transfer in held:
+            if any(transport.reading(transfer) for transport in self._transports.values()):
+                self.post(events.AcceptReceived(transfer))
 
     async def _open(self, effect: effects.OpenOffer) -> None:
         grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)
@@ -196,5 +201,5 @@ class Lending:
         await self._send(effect.joiner, offer)
 
     async def _send(self, inbox: str, message: Offer | Refusal) -> None:
-        if self._bus is not None:
-            await self._bus.send(self._shard.key, inbox, encode(message), secrets.token_hex(8))
+        if self._station.bus is not None:
+            await self._station.bus.send(self._station.key, inbox, encode(message), secrets.token_hex(8))

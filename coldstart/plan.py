@@ -69,6 +69,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         retry: a waiting joiner asks again at least so often.
         quiet: an abandoned pull must be quiet within this.
         storage_stall: a storage read in which nothing lands for so long has failed.
+        whole_load: a loader that brings everything at its end, with no progress before, takes at most this.
         check: the final self-check takes at most this.
         drain: transfers in flight may go on for so long after a drain is asked for.
     """
@@ -81,6 +82,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry: float = 0.5
     quiet: float = 5.0
     storage_stall: float = 30.0
+    whole_load: float = 600.0
     check: float = 60.0
     drain: float = 10.0
 

@@ -145,8 +145,14 @@ class Transport(Protocol):
         """Source: end a grant at once and return when nothing reads for it; idempotent."""
         ...
 
+    def reading(self, transfer: str) -> bool:
+        """Source: whether a joiner is connected for this grant now; false where that cannot be told."""
+        ...
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Joiner: fetch ``spans`` into ``into``; returns when all of them have landed.
+
+        Landed ranges cover all of ``spans``, padding included.
 
         Cancelling it is how a stalled attempt ends; see :attr:`Traits.abortable`. Raises
         TransportError with a reason when the source ends, refuses or breaks the protocol.
@@ -315,7 +321,8 @@ class Digester(Protocol):
 class Advert(msgspec.Struct, frozen=True):
     """A worker's leased record of what it holds and can lend.
 
-    ``inbox`` names the stream of this incarnation; ``generation`` grows when the weights
+    ``layout`` is the lineage of the weights (:func:`coldstart.identity.lineage`), ``inbox`` names
+    the stream of this incarnation; ``generation`` grows when the weights
     change; ``have`` of ``total`` chunks are verified and may be pulled.
     """
 
@@ -350,7 +357,7 @@ class Claim(msgspec.Struct, frozen=True):
     granted, ``hello`` is put into its inbox together with the fence.
 
     Args:
-        layout: digest of the joiner's layout; sources of another layout are skipped.
+        layout: the joiner's lineage; sources of another one are skipped.
         exclude: workers never to be chosen (failed before; the joiner itself).
         transports: at least one must be shared with the source.
         slot_seconds: life of the slot, on the server's clock.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
@@ -24,8 +24,8 @@ from anyio.abc import TaskGroup
 from coldstart import config, machine, wiring
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError, ConfigError
-from coldstart.events import DrainRequested, Expired, Started, Timer
 from coldstart.identity import Rank, is_id
+from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
 from coldstart.ports import Bus
 from coldstart.report import Progress, Report, failure
@@ -76,12 +76,12 @@ class Replica:
     @property
     def phase(self) -> Phase:
         """Where the cold start stands."""
-        return machine.phase_of(self._wired.joiner.state) if self._wired else Phase.IDLE
+        return machine.phase_of(self._wired.node.joiner.state) if self._wired else Phase.IDLE
 
     @property
     def lending(self) -> int:
         """How many joiners may read these weights now."""
-        return len(self._wired.source.state.grants) if self._wired else 0
+        return len(self._wired.node.source.state.grants) if self._wired else 0
 
     async def ready(self) -> Report:
         """Wait for SERVE; raises the ColdstartError that the cold start failed with."""
@@ -111,7 +111,7 @@ class Replica:
         """
         self._draining = True
         if self._wired is not None:
-            self._wired.joiner.post(DrainRequested())
+            self._wired.node.drain()
         await self._gone.wait()
 
     def _must_be_wired(self) -> Wired:
@@ -129,14 +129,14 @@ class Replica:
             self._end(error)
             return
         self._wired = wired
-        tasks.start_soon(self._run, wired.joiner.run)
-        tasks.start_soon(self._run, wired.source.run)
-        if wired.mail is not None and wired.journal is not None:
-            tasks.start_soon(self._run, wired.mail.run)
-            tasks.start_soon(self._run, wired.journal.run)
-        wired.joiner.post(DrainRequested() if self._draining else Started(wired.built.arena.layout.chunks))
+        for part in wired.node.parts:
+            tasks.start_soon(self._run, part)
+        if self._draining:
+            wired.node.drain()
+        else:
+            wired.node.start()
 
-    async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, part: Part) -> None:
         """Run one part; a bug in it must not take the host down."""
         try:
             await part()
@@ -174,10 +174,7 @@ class Replica:
             return
         limit = self._settings.drain + CLOSE_SECONDS if graceful else CLOSE_SECONDS
         with anyio.move_on_after(limit, shield=not graceful):
-            if not graceful:
-                self._wired.source.post(DrainRequested())
-                self._wired.source.post(Expired(Timer.DRAIN))
-            self._wired.joiner.post(DrainRequested())
+            self._wired.node.drain(at_once=not graceful)
             await self._gone.wait()
 
     async def _close(self) -> None:

@@ -81,6 +81,10 @@ class Runner(Generic[S]):
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.post, event)
 
+    def forget(self) -> None:
+        """Let go of observers and effects once the loop has ended."""
+        self._observers, self._perform = (), _nothing
+
     async def run(self) -> None:
         """Drive the machine to its end, then wait for the effects still being performed.
 
@@ -126,3 +130,7 @@ class Runner(Generic[S]):
             return await self._receive.receive()
         del self._deadlines[key]
         return Expired(*key)
+
+
+async def _nothing(effect: Effect) -> None:
+    return

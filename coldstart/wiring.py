@@ -1,8 +1,8 @@
-"""Puts the parts of one worker together: ports get their adapters, machines get their hands.
+"""Gives a worker's node its adapters: a module to fill, a bus, transports.
 
 Decides which bus, which transports and which address a worker uses. The only module that names
 adapters, and it imports them late and in worker threads, because torch and redis are slow to
-import. What the whole does is ``replica.py``'s matter.
+import. How the parts are connected is in ``node.py``; what the whole does is ``replica.py``'s matter.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from coldstart import machine, registry, source
+from coldstart import registry
 from coldstart.config import Settings
 from coldstart.errors import BusError, PluginUnavailable
-from coldstart.events import Drained, DrainRequested, FleetChanged, LendingStarted, StoreRenewed
-from coldstart.joining import Joining, Worker
-from coldstart.journal import Journal
-from coldstart.lending import Lending
-from coldstart.mail import Mail
+from coldstart.joining import Target
+from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.ports import Bus, Transport, TransportSettings
 from coldstart.report import Recorder
-from coldstart.runner import Observer, Runner
-from coldstart.source import Mode, Source, Terms
+from coldstart.runner import Observer
+from coldstart.station import Worker
 from coldstart.telemetry import JoinerTrace, SourceTrace, logger
 
 if TYPE_CHECKING:
@@ -40,26 +37,18 @@ WARM_SECONDS = 0.25
 
 
 class Wired:
-    """One worker's parts, ready to run; closed with :meth:`close`."""
+    """One worker's node with the module it fills, ready to run; closed with :meth:`close`."""
 
-    def __init__(
-        self,
-        built: Built,
-        recorder: Recorder,
-        joiner: Runner[State],
-        source: Runner[Source],
-        mail: Mail | None,
-        journal: Journal | None,
-        resources: AsyncExitStack,
-    ) -> None:
-        self.built, self.recorder = built, recorder
-        self.joiner, self.source = joiner, source
-        self.mail, self.journal = mail, journal
+    def __init__(self, built: Built, recorder: Recorder, node: Node, resources: AsyncExitStack) -> None:
+        self.built, self.recorder, self.node = built, recorder, node
         self._resources = resources
 
     async def close(self) -> None:
         """Release sockets, threads and connections."""
-        await self._resources.aclose()
+        try:
+            await self._resources.aclose()
+        finally:
+            self.node.sever()
 
 
 async def wire(
@@ -85,60 +74,23 @@ async def wire(
         with trace.building():
             built, (reached, no_bus) = await _side_by_side(build, resources, settings, bus)
         transports = await _transports(resources, settings, reached, built.arena.device)
-        who = Worker(worker, secrets.token_hex(6))
-        shard, layout = built.shard, built.arena.layout
-        recorder = Recorder(worker, shard.key, str(shard), layout, began)
+        shard, arena = built.shard, built.arena
+        recorder = Recorder(worker, shard.key, str(shard), arena.layout, began)
         recorder.built(anyio.current_time() - began)
         trace.identify(shard.key, str(shard))
         lend_trace = SourceTrace(worker, shard.key)
         resources.callback(lend_trace.end)
-        joining = Joining(
-            shard=shard,
-            worker=who,
-            bus=reached,
-            no_bus=no_bus,
-            transports=transports,
-            memory=built.arena,
-            digester=built.digester,
-            storage=built.storage,
-            self_check=built.self_check,
+        node = Node(
+            shard,
+            Worker(worker, secrets.token_hex(6)),
+            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine),
+            Means(reached, transports, _host(settings, reached), no_bus),
+            Policy(settings.limits, settings.slots, settings.lease),
             carrier=trace.carrier,
-            replace_memory=built.arena.quarantine,
-            start_lending=lambda: lender.post(LendingStarted()),
-            stop_lending=lambda: lender.post(DrainRequested()),
+            observers=(recorder, trace, observe),
+            lend_observers=(lend_trace,),
         )
-        terms = Terms(layout.digest, settings.slots, tuple(transports), lease=settings.lease, drain=settings.drain)
-        lending = Lending(
-            shard=shard,
-            worker=who,
-            bus=reached,
-            transports=transports,
-            memory=built.arena,
-            terms=terms,
-            host=_host(settings, reached),
-            truth=lambda: joining.truth,
-            advertised=joining.resign,
-            report_drained=lambda: joiner.post(Drained()),
-        )
-        journal = Journal(reached, shard.key, worker) if reached is not None else None
-        observers = (recorder, trace, observe) if journal is None else (recorder, trace, journal, observe)
-        joiner = Runner(machine.initial(settings.limits), machine.step, machine.ended, joining.perform, observers)
-        lender = Runner(
-            Source(terms), source.step, lambda state: state.mode is Mode.CLOSED, lending.perform, (lend_trace,)
-        )
-        joining.post, lending.post = joiner.post, lender.post
-        mail = None
-        if reached is not None:
-            mail = Mail(
-                reached,
-                shard.key,
-                who.inbox,
-                to_joiner=joining.letter,
-                to_source=lending.letter,
-                fleet_changed=lambda: joiner.post(FleetChanged()),
-                store_renewed=lambda: lender.post(StoreRenewed()),
-            )
-        return Wired(built, recorder, joiner, lender, mail, journal, resources.pop_all())
+        return Wired(built, recorder, node, resources.pop_all())
 
 
 def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:

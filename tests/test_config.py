@@ -29,6 +29,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "sources": ("1", 1),
     "follow": ("11", 11.0),
     "storage_stall": ("33", 33.0),
+    "whole_load": ("700", 700.0),
     "drain": ("0", 0.0),
 }
 

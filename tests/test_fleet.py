@@ -7,14 +7,15 @@ import pytest
 
 from coldstart import events
 from coldstart.bus.memory import MemoryBus
+from coldstart.claiming import LEAD_SECONDS
 from coldstart.errors import ColdStartFailed, TransportError, TruthConflict
-from coldstart.joining import LEAD_SECONDS
 from coldstart.phases.states import Abandoning, Checking, Loading, Serving, Transferring, Waiting
 from coldstart.plan import Limits
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import (
     CHUNK,
     LAYOUT,
+    LINEAGE,
     PEER_SECONDS,
     SHARD,
     STORAGE_SECONDS,
@@ -28,7 +29,7 @@ from coldstart.testing.transports import Stalling
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 LIMITS = Limits()
-TERMS = Terms(LAYOUT.digest, 2, ("loopback",))
+TERMS = Terms(LINEAGE, 2, ("loopback",))
 BUDGET = STORAGE_SECONDS + LIMITS.patience
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from coldstart import events
 from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.claiming import SLOT_SECONDS
 from coldstart.errors import ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
-from coldstart.joining import SLOT_SECONDS
 from coldstart.layout import Span
 from coldstart.messages import AnyMessage, Offer, Refusal, encode
 from coldstart.phases.states import (

@@ -14,11 +14,11 @@ from coldstart.events import Event
 from coldstart.messages import Accept, Hello, Offer, Refusal, decode, encode
 from coldstart.ports import Advert, Cursor, Grant, Memory
 from coldstart.source import Mode, Terms
-from coldstart.testing.harness import LAYOUT, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
+from coldstart.testing.harness import LAYOUT, LINEAGE, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
 from coldstart.testing.transports import Delayed, Wrapped
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
-TERMS = Terms(LAYOUT.digest, 2, ("loopback",))
+TERMS = Terms(LINEAGE, 2, ("loopback",))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def taken(member: Member, kind: type[Event]) -> int:
     return sum(isinstance(entry.event, kind) for entry in member.lent)
 
 
-HELLO = Hello(transfer="t1", joiner="stranger.1", number=41, layout=LAYOUT.digest, transports=("loopback",))
+HELLO = Hello(transfer="t1", joiner="stranger.1", number=41, layout=LINEAGE, transports=("loopback",))
 
 
 # ------------------------------------------------------------------------------------------ adverts
@@ -58,7 +58,7 @@ async def test_the_advert_says_what_is_held_and_how_to_get_it() -> None:
         await a.lends()
         (found,) = await adverts(workers)
         assert (found.worker, found.inbox, found.incarnation, found.generation) == ("a", "a.0", "0", 1)
-        assert (found.layout, found.slots, found.used) == (LAYOUT.digest, 3, 0)
+        assert (found.layout, found.slots, found.used) == (LINEAGE, 3, 0)
         assert (found.have, found.total) == (LAYOUT.chunks, LAYOUT.chunks)
         assert (found.transports, found.device) == (("loopback",), "cpu")
 
@@ -98,7 +98,7 @@ async def test_a_source_whose_truth_is_disputed_serves_and_is_not_advertised() -
     async with fleet() as workers:
         a = workers.start("a")
         await a.ready()
-        await MemoryBus(workers.store).publish_truth(SHARD.key, LAYOUT.digest, "f" * 64, b"other")
+        await MemoryBus(workers.store).publish_truth(SHARD.key, LINEAGE, "f" * 64, b"other")
         a.source.post(events.StoreRenewed())
         await anyio.sleep(2 * TERMS.lease)
         assert await adverts(workers) == []
@@ -234,5 +234,5 @@ async def test_what_is_no_effect_of_the_source_is_a_bug_that_hurts_nobody() -> N
     async with fleet() as workers:
         a = workers.start("a", storage=FakeStorage(workers.weights(), 0.1))
         await a.lends()
-        await a.lending.perform(effects.Resign())
+        await a.node._lending.perform(effects.Resign())
         assert a.source.state.mode is Mode.OPEN

@@ -127,7 +127,7 @@ def load(journey: Journey, *, leading: bool) -> Move:
         Disarm(Timer.RETRY),
         Disarm(Timer.ANSWER),
         ReadStorage(journey.attempt, journey.missing, journey.root, leading),
-        Arm(Timer.STALL, journey.limits.storage_stall),
+        Arm(Timer.STALL, journey.limits.storage_stall if journey.partial else journey.limits.whole_load),
     )
 
 

@@ -49,6 +49,7 @@ class Journey(msgspec.Struct, frozen=True):
     Args:
         limits: how long and how often.
         total: chunks of the layout.
+        partial: storage can be read chunk by chunk.
         verified: chunks whose digest was right.
         origins: where each verified chunk came from, by worker or :data:`STORAGE`.
         attempt: number of the current try; grows, never repeats.
@@ -62,6 +63,7 @@ class Journey(msgspec.Struct, frozen=True):
 
     limits: Limits
     total: int = 0
+    partial: bool = True
     verified: Chunks = Chunks()
     origins: tuple[tuple[str, Chunks], ...] = ()
     attempt: int = 0

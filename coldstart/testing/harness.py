@@ -20,30 +20,20 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from coldstart import machine, source
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.errors import BusError
-from coldstart.events import (
-    Advertised,
-    Drained,
-    DrainRequested,
-    FleetChanged,
-    LendingStarted,
-    Started,
-    StoreRenewed,
-)
-from coldstart.identity import ModelVersion, Shard
-from coldstart.joining import Joining, Worker
-from coldstart.journal import Journal
+from coldstart.events import Advertised
+from coldstart.identity import ModelVersion, Shard, lineage
+from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
-from coldstart.lending import Lending
-from coldstart.mail import Mail
+from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
 from coldstart.ports import Bus, Claim, ClaimOutcome, Digester, Landed, Memory, Transport
 from coldstart.report import Recorder, Report, failure
 from coldstart.runner import Entry, Runner
-from coldstart.source import Mode, Source, Terms
+from coldstart.source import Source
+from coldstart.station import Worker
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transports import Loopback, LoopbackTransport
 
@@ -51,6 +41,9 @@ SHARD = Shard(ModelVersion("model", "c" * 32, "bytes/1"))
 CHUNK = 64 * 1024
 LAYOUT = layout_of(150_000, 3, 257, 200_000, 65_536, 1, chunk_bytes=CHUNK)
 """Seven chunks, the last one short; storages that begin and end inside chunks."""
+
+LINEAGE = lineage(LAYOUT, "blake2b")
+"""Under which the fleet's adverts and truth stand on the bus."""
 
 STORAGE_SECONDS = 10.0
 PEER_SECONDS = 1.0
@@ -164,17 +157,21 @@ class Member:
     name: str
     memory: Target
     storage: FakeStorage
-    joining: Joining
-    lending: Lending
-    joiner: Runner[State]
-    source: Runner[Source]
-    mail: Mail | None
+    node: Node
     recorder: Recorder
     entries: list[Entry[State]]
     lent: list[Entry[Source]]
     changed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def joiner(self) -> Runner[State]:
+        return self.node.joiner
+
+    @property
+    def source(self) -> Runner[Source]:
+        return self.node.source
 
     @property
     def report(self) -> Report:
@@ -204,7 +201,7 @@ class Member:
             await self.changed.wait()
 
     async def drain(self) -> None:
-        self.joiner.post(DrainRequested())
+        self.node.drain()
         await self.reached(Gone, Failed)
 
     async def kill(self) -> None:
@@ -258,37 +255,7 @@ class Fleet:
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
         wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
-        transports = {wrapped.name: wrapped}
-        who = Worker(name, f"{len(self.members)}")
         recorder = Recorder(name, SHARD.key, str(SHARD), layout, anyio.current_time())
-        joining = Joining(
-            shard=SHARD,
-            worker=who,
-            bus=bus,
-            no_bus=no_bus,
-            transports=transports,
-            memory=memory,
-            digester=digester or HashDigester(),
-            storage=storage,
-            self_check=self_check,
-            carrier=lambda: "",
-            replace_memory=replace_memory or memory.quarantine,
-            start_lending=lambda: lender.post(LendingStarted()),
-            stop_lending=lambda: lender.post(DrainRequested()),
-        )
-        terms = Terms(layout.digest, slots, tuple(transports))
-        lending = Lending(
-            shard=SHARD,
-            worker=who,
-            bus=bus,
-            transports=transports,
-            memory=memory,
-            terms=terms,
-            host="127.0.0.1",
-            truth=lambda: joining.truth,
-            advertised=joining.resign,
-            report_drained=lambda: joiner.post(Drained()),
-        )
         entries: list[Entry[State]] = []
         lent: list[Entry[Source]] = []
 
@@ -305,44 +272,27 @@ class Fleet:
             if type(entry.before) is not type(entry.after) and type(entry.after) in (on_enter or {}):
                 (on_enter or {})[type(entry.after)]()
 
-        journal = Journal(bus, SHARD.key, name) if bus is not None else None
-        told = (recorder, entries.append, entered)
-        joiner = Runner(
-            machine.initial(limits or self._limits),
-            machine.step,
-            machine.ended,
-            joining.perform,
-            told if journal is None else (*told, journal),
+        node = Node(
+            SHARD,
+            Worker(name, f"{len(self.members)}"),
+            Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
+            Means(bus, {wrapped.name: wrapped}, "127.0.0.1", no_bus),
+            Policy(limits or self._limits, slots),
+            carrier=lambda: "",
+            observers=(recorder, entries.append, entered),
+            lend_observers=(lender_moved,),
         )
-        lender = Runner(
-            Source(terms), source.step, lambda state: state.mode is Mode.CLOSED, lending.perform, (lender_moved,)
-        )
-        joining.post, lending.post = joiner.post, lender.post
-        mail = None
-        if bus is not None:
-            mail = Mail(
-                bus,
-                SHARD.key,
-                who.inbox,
-                to_joiner=joining.letter,
-                to_source=lending.letter,
-                fleet_changed=lambda: joiner.post(FleetChanged()),
-                store_renewed=lambda: lender.post(StoreRenewed()),
-            )
-        member = Member(name, memory, storage, joining, lending, joiner, lender, mail, recorder, entries, lent)
+        member = Member(name, memory, storage, node, recorder, entries, lent)
         self.members.append(member)
-        self._tasks.start_soon(self._run, member, journal, name=name)
-        joiner.post(Started(layout.chunks))
+        self._tasks.start_soon(self._run, member, name=name)
+        node.start()
         return member
 
-    async def _run(self, member: Member, journal: Journal | None) -> None:
+    async def _run(self, member: Member) -> None:
         with member.scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(member.joiner.run)
-                tasks.start_soon(member.source.run)
-                if member.mail is not None and journal is not None:
-                    tasks.start_soon(member.mail.run)
-                    tasks.start_soon(journal.run)
+                for part in member.node.parts:
+                    tasks.start_soon(part)
         member.ended.set()
 
     @property

@@ -43,6 +43,7 @@ class Loopback:
 
     def __init__(self) -> None:
         self.offers: dict[bytes, _Lent] = {}
+        self.pulled: list[bytes] = []
 
 
 class LoopbackTransport:
@@ -79,8 +80,20 @@ class LoopbackTransport:
         for ticket in [ticket for ticket in self._mine if self._hub.offers[ticket].transfer == transfer]:
             self._end(ticket)
 
+    def reading(self, transfer: str) -> bool:
+        """See :meth:`coldstart.ports.Transport.reading`."""
+        pulled = self._mine.intersection(self._hub.pulled)
+        return any(self._hub.offers[ticket].transfer == transfer for ticket in pulled)
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """See :meth:`coldstart.ports.Transport.pull`."""
+        self._hub.pulled.append(ticket)
+        try:
+            await self._pull(ticket, spans, into, landed)
+        finally:
+            self._hub.pulled.remove(ticket)
+
+    async def _pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         for span in _steps(spans, self._step):
             await anyio.sleep(span.length / self._rate) if self._rate else await anyio.lowlevel.checkpoint()
             self._check()
@@ -146,6 +159,9 @@ class Wrapped:
 
     async def revoke(self, transfer: str) -> None:
         await self.inner.revoke(transfer)
+
+    def reading(self, transfer: str) -> bool:
+        return self.inner.reading(transfer)
 
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         await self.inner.pull(ticket, spans, into, landed)

@@ -72,6 +72,10 @@ class StorageTransport:
     async def revoke(self, transfer: str) -> None:
         """Nothing was offered."""
 
+    def reading(self, transfer: str) -> bool:
+        """Nobody reads what was not offered."""
+        return False
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Read ``spans``; the ticket is ignored.
 

@@ -61,6 +61,10 @@ class TcpTransport:
                 reason="timeout",
             )
 
+    def reading(self, transfer: str) -> bool:
+        """Whether a joiner is connected for the grant."""
+        return self._lender.reading(transfer)
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Fetch ``spans``; see ``ports.Transport.pull``. Failure of one connection ends them all."""
         if self._closed:

@@ -88,6 +88,11 @@ class Lender:
                 self._cut(self._grants.pop(key))
             return self._quiet(transfer)
 
+    def reading(self, transfer: str) -> bool:
+        """Whether a connection is open for the grant."""
+        with self._lock:
+            return any(lent.sockets for lent in self._grants.values() if lent.ticket.transfer == transfer)
+
     def wait_quiet(self, transfer: str, seconds: float) -> bool:
         """Wait until no thread reads for an ended grant; false if one still does after ``seconds``."""
         with self._changed:

@@ -1,0 +1,193 @@
+"""The joiner's dealings with sources over the bus: claims, letters, slots, and the loader's lease.
+
+Decides what proves that a letter means a transfer of ours (our random number plus one), and
+what is said to a source at the end. It must not know bytes, digests or phases; outcomes are
+events for the joiner's machine.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import assert_never
+
+import anyio
+import msgspec
+
+from coldstart import effects, events
+from coldstart.errors import BusError
+from coldstart.events import AttemptEvent, Event
+from coldstart.messages import Accept, Done, Hello, Offer, Refusal, encode
+from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
+from coldstart.station import Station
+from coldstart.telemetry import logger
+from coldstart.truths import Truths
+
+LEAD_SECONDS = 3.0
+SLOT_SECONDS = 30.0
+SIGN_OF_LIFE = 4.0
+"""A joiner says that it is alive so often; sources wait several times as long."""
+
+
+class _Transfer(msgspec.Struct):
+    """One claim of ours, as we remember it."""
+
+    ident: str
+    number: int
+    source: Advert | None = None
+    early: list[AttemptEvent] | None = []
+    """Letters of a source that was faster than the answer to the claim; None once that is here."""
+
+
+class Claiming:
+    """One joiner's claims.
+
+    Args:
+        transports: names of ours, in order of preference.
+        carrier: the current trace context, for the source.
+    """
+
+    def __init__(
+        self, station: Station, truths: Truths, transports: tuple[str, ...], carrier: Callable[[], str]
+    ) -> None:
+        self._station, self._truths = station, truths
+        self._transports, self._carrier = transports, carrier
+        self._transfers: dict[int, _Transfer] = {}
+        self._leading = False
+        self.post: Callable[[Event], None] = lambda event: None
+
+    async def claim(self, effect: effects.ClaimSource) -> None:
+        """Claim a source; posts what came of it. Raises BusError."""
+        station, attempt = self._station, effect.attempt
+        if station.bus is None:
+            self.post(events.ClaimFailed(attempt, station.no_bus))
+            return
+        transfer = _Transfer(secrets.token_hex(8), secrets.randbits(62))
+        self._transfers[attempt] = transfer
+        outcome = await station.bus.claim(
+            Claim(
+                shard=station.key,
+                layout=station.lineage,
+                worker=station.worker.name,
+                transfer=transfer.ident,
+                hello=encode(self._hello(transfer)),
+                exclude=(station.worker.name, *effect.exclude),
+                transports=self._transports,
+                slot_seconds=SLOT_SECONDS,
+                lead_seconds=LEAD_SECONDS,
+                luck=secrets.randbelow(2**31),
+            )
+        )
+        self.post(await self._event_of(outcome, attempt, transfer))
+        early, transfer.early = transfer.early or (), None
+        for event in early:
+            self.post(event)
+
+    def _hello(self, transfer: _Transfer) -> Hello:
+        return Hello(
+            transfer=transfer.ident,
+            joiner=self._station.worker.inbox,
+            number=transfer.number,
+            layout=self._station.lineage,
+            transports=self._transports,
+            trace=self._carrier(),
+        )
+
+    async def _event_of(self, outcome: ClaimOutcome, attempt: int, transfer: _Transfer) -> Event:
+        match outcome:
+            case Granted():
+                transfer.source = outcome.source
+                return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped)
+            case Elected():
+                self._leading = True
+                skipped = await self._truths.explained(outcome.skipped)
+                return events.LoaderElected(attempt, outcome.root, skipped)
+            case Deferred():
+                return events.ClaimDeferred(attempt, outcome.leader, outcome.skipped)
+            case Conflicted():
+                return events.TruthDisputed(attempt, outcome.roots)
+            case _:
+                assert_never(outcome)
+
+    def letter(self, message: Offer | Refusal) -> None:
+        """A source's letter: an event if it proves that it means a transfer of ours, else nothing."""
+        for attempt, transfer in self._transfers.items():
+            if transfer.ident == message.transfer and message.answer == transfer.number + 1:
+                event = _letter_event(message, attempt)
+                if transfer.early is None:
+                    self.post(event)
+                else:
+                    transfer.early.append(event)
+                return
+        logger().warning("stray letter dropped", transfer=message.transfer, type=type(message).__name__)
+
+    async def show_life(self, effect: effects.Pull) -> None:
+        """Accept the offer, and again until cancelled. A running pull needs no bus."""
+        station, transfer = self._station, self._transfers[effect.attempt]
+        accept = encode(Accept(transfer=transfer.ident, answer=effect.number + 1))
+        while station.bus is not None:
+            try:
+                await station.bus.send(station.key, effect.source.inbox, accept, secrets.token_hex(8))
+            except BusError as error:
+                logger().warning("sign of life not sent", source=effect.source.worker, error=str(error))
+            await anyio.sleep(SIGN_OF_LIFE)
+
+    async def release(self, attempt: int, outcome: str) -> Advert | None:
+        """Give the attempt's slot back, once; returns the source's advert as it stands now. Raises BusError."""
+        station, transfer = self._station, self._transfers.get(attempt)
+        if transfer is None or transfer.source is None or station.bus is None:
+            return None
+        source, transfer.source = transfer.source, None
+        done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
+        try:  # before the release: whoever gets the slot must find it free at the source, too
+            await station.bus.send(station.key, source.inbox, done, secrets.token_hex(8))
+        except BusError as error:
+            logger().warning("source not told of the end", source=source.worker, error=str(error))
+        return await station.bus.release(station.key, source.worker, transfer.ident)
+
+    async def changed(self, attempt: int, source: Advert) -> str:
+        """Give the slot back; returns how the source changed since the claim, if it did.
+
+        A source that is gone or a bus that is down cannot tell; the digests have told already.
+        """
+        try:
+            now = await self.release(attempt, "ok")
+        except BusError:
+            return ""
+        if now is None or now.incarnation != source.incarnation or now.generation == source.generation:
+            return ""
+        return f"weights of {source.worker} changed while they were read"
+
+    async def keep_lead(self, progress: Callable[[], int] | None = None) -> None:
+        """Until cancelled: others must go on waiting for us, as long as ``progress`` grows (if given)."""
+        seen = -1
+        while True:
+            now = progress() if progress is not None else seen + 1
+            if self._leading and now != seen:
+                seen = now
+                try:
+                    await self._lead(LEAD_SECONDS)
+                except BusError as error:
+                    logger().warning("loader's lease not renewed", error=str(error))
+            await anyio.sleep(LEAD_SECONDS / 3)
+
+    async def resign(self) -> None:
+        """Give up the loader's lease: others may read storage, or find us advertised. Raises BusError."""
+        if self._leading:
+            self._leading = False
+            await self._lead(0)
+
+    async def _lead(self, seconds: float) -> None:
+        station = self._station
+        if station.bus is not None:
+            await station.bus.lead(station.key, station.lineage, station.worker.name, seconds)
+
+
+def _letter_event(message: Offer | Refusal, attempt: int) -> AttemptEvent:
+    match message:
+        case Offer():
+            return events.OfferReceived(attempt, message.transport, message.ticket, message.number)
+        case Refusal():
+            return events.OfferRefused(attempt, message.reason)
+        case _:
+            assert_never(message)

@@ -1,0 +1,144 @@
+"""One worker's parts, connected: two machines, their runners and hands, and the postman between.
+
+Decides which part hears of what. Everything that touches the world is given to it, so that the
+same connections hold in a process with sockets and in a test without (``wiring.py``,
+``coldstart.testing.harness``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from coldstart import machine, source
+from coldstart.claiming import Claiming
+from coldstart.events import DrainRequested, Event, Expired, FleetChanged, Started, StoreRenewed, Timer
+from coldstart.identity import Shard, lineage
+from coldstart.joining import Joining, Target
+from coldstart.journal import Journal
+from coldstart.lending import Lending
+from coldstart.mail import Mail
+from coldstart.phases.states import State
+from coldstart.plan import Limits
+from coldstart.ports import Bus, Transport
+from coldstart.runner import Observer, Runner
+from coldstart.source import Mode, Source, Terms
+from coldstart.station import Station, Worker
+from coldstart.truths import Truths
+
+Part = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Means(msgspec.Struct, frozen=True):
+    """How a worker reaches the others.
+
+    Args:
+        bus: None when there is no coordination; ``no_bus`` says why.
+        transports: those that can serve the target's device, in order of preference.
+        host: the address that the advert shows.
+    """
+
+    bus: Bus | None
+    transports: Mapping[str, Transport]
+    host: str
+    no_bus: str = ""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How long and how often the joiner tries, and on what conditions the source lends (seconds)."""
+
+    limits: Limits
+    slots: int = 2
+    lease: float = 6.0
+
+
+class Node:
+    """One worker; ``parts`` are to be run until cancelled.
+
+    Args:
+        target: what is to be filled, then lent.
+        carrier: the current trace context.
+        observers: told of each step of the joiner's machine; ``lend_observers`` of the source's.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        worker: Worker,
+        target: Target,
+        means: Means,
+        policy: Policy,
+        *,
+        carrier: Callable[[], str],
+        observers: Sequence[Observer[State]],
+        lend_observers: Sequence[Observer[Source]],
+    ) -> None:
+        layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
+        station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus)
+        truths = Truths(station, layout, algorithm)
+        terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
+        self._started = Started(layout.chunks, target.storage.partial)
+        self._claiming = Claiming(station, truths, names, carrier)
+        self._joining = Joining(target, self._claiming, truths, means.transports)
+        self._lending = Lending(
+            station,
+            target.memory,
+            truths,
+            means.transports,
+            terms,
+            host=means.host,
+            advertised=self._claiming.resign,
+        )
+        journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None
+        told: tuple[Observer[State], ...] = (*observers,) if journal is None else (*observers, journal)
+        self.joiner: Runner[State] = Runner(
+            machine.initial(policy.limits), machine.step, machine.ended, self._joining.perform, told
+        )
+        self.source: Runner[Source] = Runner(
+            Source(terms), source.step, _closed, self._lending.perform, lend_observers
+        )
+        self._claiming.post = self._joining.post = self._lending.post_to_joiner = self.joiner.post
+        self._lending.post = self._joining.post_to_source = self.source.post
+        self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run)
+        if means.bus is not None and journal is not None:
+            self.parts += (self._mail(means.bus, station).run, journal.run)
+
+    def _mail(self, bus: Bus, station: Station) -> Mail:
+        return Mail(
+            bus,
+            station.key,
+            station.worker.inbox,
+            to_joiner=self._claiming.letter,
+            to_source=self._lending.letter,
+            fleet_changed=lambda: self.joiner.post(FleetChanged()),
+            store_renewed=lambda: self.source.post(StoreRenewed()),
+        )
+
+    def start(self) -> None:
+        """Set off: look for the weights."""
+        self.joiner.post(self._started)
+
+    def drain(self, *, at_once: bool = False) -> None:
+        """End the cold start, or stop lending; ``at_once`` leaves transfers in flight no time."""
+        if at_once:
+            self.source.post(DrainRequested())
+            self.source.post(Expired(Timer.DRAIN))
+        self.joiner.post(DrainRequested())
+
+    def sever(self) -> None:
+        """Part what is tied in circles, so that the weights' memory is free as soon as nobody holds the module."""
+        self._claiming.post = self._joining.post = self._joining.post_to_source = _nowhere
+        self._lending.post = self._lending.post_to_joiner = _nowhere
+        self.parts = ()
+        self.joiner.forget()
+        self.source.forget()
+
+
+def _closed(state: Source) -> bool:
+    return state.mode is Mode.CLOSED
+
+
+def _nowhere(event: Event) -> None:
+    return

@@ -1,0 +1,100 @@
+"""The truth of a shard, over the bus: fetched and checked, published, compared in words.
+
+Decides which record may be verified against: of our shard, our layout, our digest algorithm,
+and named by the root that was announced. It must not know chunks in memory, nor phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from coldstart.errors import BusError, IntegrityError
+from coldstart.identity import MAX_TRUTH_BYTES, Truth, decode_truth
+from coldstart.layout import Layout, differences
+from coldstart.ports import Skip
+from coldstart.station import Station
+from coldstart.telemetry import logger
+
+
+class Truths:
+    """What one worker knows of the truth; ``known`` is what its weights were verified against.
+
+    Args:
+        layout, algorithm: of this worker's memory and digests.
+    """
+
+    def __init__(self, station: Station, layout: Layout, algorithm: str) -> None:
+        self._station, self._layout, self._algorithm = station, layout, algorithm
+        self.known: Truth | None = None
+        self.published = False
+        """Whether the store has had the known truth, and no other."""
+
+    async def named(self, root: str) -> Truth:
+        """The truth called ``root``.
+
+        Raises:
+            BusError: the store is down.
+            IntegrityError: the record is missing, malformed, or not ours to verify against.
+        """
+        if self.known is not None and self.known.root == root:
+            return self.known
+        station = self._station
+        if station.bus is None:
+            raise BusError(station.no_bus)
+        data = await station.bus.fetch_truth(station.key, station.lineage)
+        if data is None:
+            raise IntegrityError(f"the truth of {station.shard} is announced but missing")
+        truth = decode_truth(data, shard=station.key, root=root)
+        if truth.layout != self._layout:
+            raise IntegrityError(f"layout differs: {'; '.join(differences(self._layout, truth.layout))}")
+        if truth.algorithm != self._algorithm:
+            raise IntegrityError(f"truth is in {truth.algorithm} digests, this worker computes {self._algorithm}")
+        self.known, self.published = truth, True
+        return truth
+
+    def make(self, digests: Sequence[bytes]) -> Truth:
+        """Our own truth, from the digests of all chunks as storage gave them."""
+        self.published = False
+        self.known = Truth(self._station.key, self._layout, self._algorithm, b"".join(digests))
+        return self.known
+
+    async def publish(self) -> tuple[str, ...]:
+        """Publish what is known; returns the roots that are published now: ours alone, unless in conflict.
+
+        Raises:
+            BusError: the store is down; whether it was published is unknown.
+        """
+        station, truth = self._station, self.known
+        if station.bus is None or truth is None:
+            raise BusError(station.no_bus or "there is no truth to publish")
+        roots = await station.bus.publish_truth(station.key, station.lineage, truth.root, truth.encode())
+        self.published = roots == (truth.root,)
+        return roots
+
+    async def explained(self, skipped: Sequence[Skip]) -> tuple[Skip, ...]:
+        """``skipped`` with the first differences in words where the layout was the reason."""
+        words = {skip.layout: "" for skip in skipped if skip.reason == "layout"}
+        for lineage in words:
+            words[lineage] = await self._compared(lineage)
+        return tuple(
+            msgspec.structs.replace(skip, reason=f"layout differs: {words[skip.layout]}")
+            if skip.reason == "layout"
+            else skip
+            for skip in skipped
+        )
+
+    async def _compared(self, lineage: str) -> str:
+        """How the layout behind ``lineage`` differs from ours."""
+        station = self._station
+        assert station.bus is not None
+        try:
+            data = await station.bus.fetch_truth(station.key, lineage) or b""
+            theirs = msgspec.msgpack.decode(data[:MAX_TRUTH_BYTES], type=Truth)
+        except (BusError, msgspec.DecodeError):
+            return f"theirs is {lineage[:8]}, ours {station.lineage[:8]}"
+        found = "; ".join(differences(self._layout, theirs.layout))
+        found = found or f"its digests are {theirs.algorithm}, ours {self._algorithm}"
+        logger().warning("layout differs", shard=str(station.shard), differences=found)
+        return found
