@@ -9,6 +9,7 @@ when a plugin is broken. Here bytes move and are verified; what goes over the bu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -16,6 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from coldstart import effects, events
+from coldstart.beside import beside
 from coldstart.claiming import Claiming
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError
@@ -133,10 +135,8 @@ class Joining:
         async def move(landed: Landed) -> None:
             await transport.pull(effect.ticket, spans, self._target.memory, landed)
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._claiming.show_life, effect)
+        async with beside(partial(self._claiming.show_life, effect)):
             await self._land(effect.attempt, effect.chunks, move, truth, quiet_after_cancel=transport.traits.abortable)
-            tasks.cancel_scope.cancel()
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
         target, truth = self._target, None
@@ -152,11 +152,9 @@ class Joining:
         async def move(landed: Landed) -> None:
             await target.storage.read(spans, landed)
 
-        async with anyio.create_task_group() as tasks:
-            progress = (lambda: self._landed) if target.storage.partial else None
-            tasks.start_soon(self._claiming.keep_lead, progress)
+        progress = (lambda: self._landed) if target.storage.partial else None
+        async with beside(partial(self._claiming.keep_lead, progress)):
             await self._land(effect.attempt, chunks, move, truth, quiet_after_cancel=True)
-            tasks.cancel_scope.cancel()
 
     async def _land(
         self,
@@ -220,10 +218,8 @@ class Joining:
             changed = await self._claiming.changed(effect.attempt, effect.source)
             if changed:
                 return events.SourceChanged(effect.attempt, effect.source.worker, changed)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._claiming.keep_lead)
+        async with beside(self._claiming.keep_lead):
             problems = await anyio.to_thread.run_sync(self._target.self_check)
-            tasks.cancel_scope.cancel()
         if problems:
             return events.CheckFailed(effect.attempt, "; ".join(problems[:5]))
         return events.CheckPassed(effect.attempt)

@@ -22,14 +22,15 @@ from coldstart.ports import Digester, Memory
 WORKERS = max(2, min(8, (os.cpu_count() or 2) // 2))
 """Digests computed at one time; one core makes 2 to 3 GB/s of them."""
 
-_digest_threads = anyio.CapacityLimiter(WORKERS)
+TELL_SECONDS = 0.05
+"""After the first, landed bytes are told of at most so often: each report is a step of a machine."""
 
 
 class Landing:
     """Follows one pull or read of ``chunks`` into ``memory``.
 
     Args:
-        on_bytes: told of every landed range's length, on the loop's thread.
+        on_bytes: told how many more bytes have landed, on the loop's thread; at once of the first.
         on_chunk: told of every completed chunk and its digest; awaited.
     """
 
@@ -49,6 +50,8 @@ class Landing:
         self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
         self._settled = False
+        self._untold, self._told = 0, -math.inf
+        self._threads = anyio.CapacityLimiter(WORKERS)
         self._send, self._receive = anyio.create_memory_object_stream[int](math.inf)
 
     def landed(self, span: Span) -> None:
@@ -65,6 +68,7 @@ class Landing:
         """
         await asyncio.sleep(0)
         self._settled = True
+        self._tell()
         self._send.close()
 
     async def verify(self) -> None:
@@ -79,14 +83,16 @@ class Landing:
             async for chunk in chunks:
                 span = self._layout.chunk(chunk)
                 digest = await anyio.to_thread.run_sync(
-                    self._digester.digest, self._memory, span, limiter=_digest_threads
+                    self._digester.digest, self._memory, span, limiter=self._threads
                 )
                 await self._on_chunk(chunk, digest)
 
     def _take(self, span: Span) -> None:
         if self._settled:
             return
-        self._on_bytes(span.length)
+        self._untold += span.length
+        if self._loop.time() - self._told >= TELL_SECONDS:
+            self._tell()
         size = self._layout.chunk_bytes
         for chunk in range(span.offset // size, -(-span.end // size)):
             parts = self._waiting.get(chunk)
@@ -98,6 +104,11 @@ class Landing:
             if parts == [whole]:
                 del self._waiting[chunk]
                 self._complete(chunk)
+
+    def _tell(self) -> None:
+        if self._untold:
+            nbytes, self._untold, self._told = self._untold, 0, self._loop.time()
+            self._on_bytes(nbytes)
 
     def _complete(self, chunk: int) -> None:
         try:

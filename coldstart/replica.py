@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from os import getpid
 from pathlib import Path
@@ -57,6 +58,8 @@ class Replica:
         self._gone = anyio.Event()
         self._error: Exception | None = None
         self._draining = False
+        self._stopped = False
+        self._running: set[anyio.CancelScope] = set()
 
     @property
     def module(self) -> Module:
@@ -129,20 +132,35 @@ class Replica:
             self._end(error)
             return
         self._wired = wired
+        if self._stopped:
+            return
         for part in wired.node.parts:
-            tasks.start_soon(self._run, part)
+            tasks.start_soon(self._run, part, name=f"coldstart {self.worker}")
         if self._draining:
             wired.node.drain()
         else:
             wired.node.start()
 
     async def _run(self, part: Part) -> None:
-        """Run one part; a bug in it must not take the host down."""
-        try:
-            await part()
-        except Exception as error:
-            logger().error("coldstart broke", worker=self.worker, error=repr(error))
-            self._end(error)
+        """Run one part until :meth:`_stop`; a bug in it must not take the host down.
+
+        The scope is of its own because the cancellation of a whole task leaves a traceback in a
+        circle, which would hold the weights' memory until the garbage collector comes by.
+        """
+        with anyio.CancelScope() as scope:
+            self._running.add(scope)
+            try:
+                await part()
+            except Exception as error:
+                logger().error("coldstart broke", worker=self.worker, error=repr(error))
+                self._end(error)
+        self._running.discard(scope)
+
+    def _stop(self) -> None:
+        """End all parts."""
+        self._stopped = True
+        for scope in self._running:
+            scope.cancel()
 
     def _observe(self, entry: Entry[State]) -> None:
         """After each step of the joiner: wake whoever waits."""
@@ -243,16 +261,19 @@ async def join(
                     await replica._start(build, bus, tasks)
                     await replica.ready()
                 else:
-                    tasks.start_soon(replica._start, build, bus, tasks)
+                    tasks.start_soon(replica._run, partial(replica._start, build, bus, tasks))
                 yield replica
             except BaseException as error:  # kept until everything is closed, then raised as it was
                 outcome = error
             await replica._leave(graceful=outcome is None)
-            tasks.cancel_scope.cancel()
+            replica._stop()
     finally:
         await replica._close()
     if outcome is not None:
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome
 
 
 _unnamed = itertools.count(1)

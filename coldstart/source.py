@@ -192,7 +192,7 @@ def grant_closed(source: Source, event: events.GrantClosed) -> Move:
 def expired(source: Source, event: events.Expired) -> Move:
     match event.timer:
         case Timer.RENEW if source.mode is Mode.OPEN:
-            held = tuple(grant.transfer for grant in source.grants if grant.accepted)
+            held = tuple(grant.transfer for grant in source.grants if not grant.closing)
             return source, (Advertise(source.generation, held=held),)
         case Timer.GRANT:
             return _close(source, event.subject, "no sign of life")

@@ -27,7 +27,17 @@ from coldstart.phases.states import (
 )
 from coldstart.plan import Limits
 from coldstart.ports import Claim, ClaimOutcome, Memory
-from coldstart.testing.harness import CHUNK, LAYOUT, SHARD, STORAGE_SECONDS, Fleet, HashDigester, Member, fleet
+from coldstart.testing.harness import (
+    CHUNK,
+    LAYOUT,
+    SHARD,
+    STORAGE_SECONDS,
+    FakeStorage,
+    Fleet,
+    HashDigester,
+    Member,
+    fleet,
+)
 from coldstart.testing.transports import Delayed, Stalling
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
@@ -199,3 +209,36 @@ async def test_storage_that_is_read_as_a_whole_makes_everything_unproven_again()
         c.storage.held.storages[0][0] ^= 1  # where the chunks were verified already
         with pytest.raises(TruthConflict, match="chunk 0 read from storage differs"):
             await c.ready()
+
+
+async def test_a_loader_that_shows_no_progress_has_a_limit_of_its_own() -> None:
+    """Longer than a stall of chunk-wise reading, and yet not for ever."""
+    limits = Limits()
+    async with fleet() as workers:
+        slow = FakeStorage(workers.weights(), 3 * limits.storage_stall, partial=False)
+        report = await workers.start("a", storage=slow).ready()
+        assert (report.path, report.verified) == ("storage", True)
+    async with fleet() as workers:
+        stuck = FakeStorage(workers.weights(), 2 * limits.whole_load, partial=False)
+        with pytest.raises(ColdStartFailed, match="storage read stalled"):
+            await workers.start("a", storage=stuck).ready()
+
+
+async def test_workers_of_another_digest_algorithm_keep_their_own_truth() -> None:
+    """In a rolling change of the algorithm, both read storage once, and nobody sees a conflict."""
+
+    class Newer(HashDigester):
+        algorithm = "blake2b-2"
+
+        def digest(self, memory: Memory, span: Span) -> bytes:
+            return super().digest(memory, span)[::-1]
+
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        b = workers.start("b", digester=Newer())
+        await b.lends()
+        c = workers.start("c", digester=Newer())
+        assert (await c.ready()).sources == ("b",)
+        assert b.report.path == "storage"
+        assert b.report.skipped == ("a: layout differs: its digests are blake2b, ours blake2b-2",)

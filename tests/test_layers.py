@@ -19,7 +19,7 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout"),
+    ("errors", "layout", "beside"),
     ("identity", "plan"),
     ("ports", "messages", "config"),
     ("events", "registry", "headers"),

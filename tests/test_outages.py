@@ -19,7 +19,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Limits
-from coldstart.source import Mode
+from coldstart.source import Mode, Terms
 from coldstart.testing.harness import (
     CHUNK,
     LAYOUT,
@@ -48,6 +48,20 @@ async def test_without_coordination_storage_is_read_and_the_report_says_why() ->
         assert report.detours[0] == "coordination is switched off"
         assert report.against == "own storage read"
         assert report.seconds == pytest.approx(STORAGE_SECONDS, abs=0.1)
+
+
+async def test_an_outage_longer_than_a_grant_leaves_a_running_transfer_alone() -> None:
+    """The source sees its memory being read, and needs no letter to know that the joiner lives."""
+    seconds = 3 * Terms("", 1, ()).grant
+    async with fleet() as workers:
+        a = workers.start("a")
+        await a.lends()
+        b = workers.start("b", peer_seconds=seconds, limits=Limits(stall=seconds / 4))
+        await b.reached(Transferring)
+        workers.store.stop()
+        report = await b.ready()
+        assert (report.path, report.detours) == ("peer", ())
+        assert report.seconds == pytest.approx(seconds, rel=0.2)
 
 
 @pytest.mark.parametrize(

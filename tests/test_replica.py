@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +130,26 @@ async def test_draining_before_serving_ends_the_start(settings: Settings, checkp
             await replica.drain()
         with pytest.raises(coldstart.ColdstartError, match="drained before"):
             await replica.ready()
+
+
+async def test_the_weights_memory_is_free_once_nobody_holds_the_module(settings: Settings, checkpoint: Path) -> None:
+    """At once, without waiting for the garbage collector: device memory is dear."""
+
+    async def start_and_leave() -> list[weakref.ref[object]]:
+        async with (
+            coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first,
+            coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings) as second,
+        ):
+            assert (first.report.path, second.report.path) == ("storage", "peer")
+            return [weakref.ref(replica.built.arena) for replica in (first, second)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        held = await start_and_leave()
+        assert [arena() for arena in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_an_error_of_the_host_comes_out_as_it_was(settings: Settings, checkpoint: Path) -> None:

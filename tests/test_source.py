@@ -233,9 +233,12 @@ def test_an_accepted_grant_lives_as_long_as_its_joiner_shows_signs_of_life() -> 
     assert source.grants == ()
 
 
-def test_a_renewed_advert_keeps_the_slots_of_accepted_grants_only() -> None:
+def test_a_renewed_advert_keeps_the_slots_of_all_grants_that_are_not_closing() -> None:
     source, _ = after(OPEN, hello("t1"), hello("t2"), events.AcceptReceived("t2"))
     _, asked = after(source, events.Expired(Timer.RENEW))
+    assert asked == (effects.Advertise(1, held=("t1", "t2")),)
+    closing, _ = after(source, events.DoneReceived("t1", "ok"))
+    _, asked = after(closing, events.Expired(Timer.RENEW))
     assert asked == (effects.Advertise(1, held=("t2",)),)
 
 

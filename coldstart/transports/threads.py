@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
-from anyio import CapacityLimiter, to_thread
+from anyio import CancelScope, CapacityLimiter, to_thread
 
 
 async def run_in_threads(count: int, work: Callable[[], None], stop: Callable[[], None]) -> None:
@@ -23,19 +23,21 @@ async def run_in_threads(count: int, work: Callable[[], None], stop: Callable[[]
         return
     limiter = CapacityLimiter(count)
     running = count
+    watch = CancelScope()  # of its own, so that its end leaves no traceback that refers to ``stop``
 
     async def one() -> None:
         nonlocal running
         await to_thread.run_sync(work, limiter=limiter)  # shielded by itself once the thread has begun
         running -= 1
         if running == 0:
-            group.cancel_scope.cancel()
+            watch.cancel()
 
     async def stop_when_cancelled() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stop()
+        with watch:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                stop()
 
     async with anyio.create_task_group() as group:
         group.start_soon(stop_when_cancelled)
