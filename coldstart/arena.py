@@ -184,13 +184,19 @@ class Arena:
 
 def device_of(name: str) -> torch.device:
     """The device called ``name``, with its index; raises ConfigError if there is no arena for it."""
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"there is no device {name!r}", advice="use cpu or cuda:N") from error
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
         raise ConfigError(f"device {name!r} is not supported", advice="use cpu or cuda:N")
     if not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for but torch sees no CUDA device here")
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise ConfigError(f"device {name!r} was asked for but torch sees {count} CUDA devices here")
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
 

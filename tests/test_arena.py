@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from coldstart.arena import FRESH, POISON, Arena
+from coldstart.arena import FRESH, POISON, Arena, device_of
 from coldstart.errors import ConfigError
 from coldstart.layout import ALIGNMENT, Layout, Span, Tensor
 from coldstart.ports import Memory, Region
@@ -154,3 +154,9 @@ def test_device_memory_goes_through_staging() -> None:
         views[0][:] = b"wrong"
         raise RuntimeError
     assert bytes(arena.view(tensors[0]).tolist()) == bytes(range(5)), "an abandoned write leaves the memory alone"
+
+
+@pytest.mark.parametrize("name", ["gpu", "cudda", "", "cuda:x", "meta", "cuda:99"])
+def test_a_device_that_is_not_there_is_the_operators_error(name: str) -> None:
+    with pytest.raises(ConfigError, match="device"):
+        device_of(name)

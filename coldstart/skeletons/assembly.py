@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import cast
 
 import anyio.to_thread
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from coldstart import registry
-from coldstart.arena import Arena
+from coldstart.arena import Arena, device_of
 from coldstart.checkpoint import read_checkpoint
 from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
@@ -100,6 +101,10 @@ def build(order: Order) -> Built:
     """
     checkpoint = read_checkpoint(order.checkpoint)
     skeleton = _skeleton(order, checkpoint)
+    digester = ChunkDigester()
+    device = str(device_of(order.device))
+    if device != "cpu":  # a kernel takes a second or two to make ready; the skeleton is built meanwhile
+        Thread(target=digester.prepare, args=(device,), daemon=True).start()
     module = skeleton.build(checkpoint, order.rank, order.device)
     carried = dict(skeleton.carried(module))
     if not carried:
@@ -123,7 +128,7 @@ def build(order: Order) -> Built:
         checkpoint=checkpoint,
         shard=Shard(version, order.rank),
         arena=arena,
-        digester=ChunkDigester(),
+        digester=digester,
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
     )
