@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -63,6 +64,25 @@ async def test_joiner_and_source_share_a_trace(
     assert lend.attributes is not None
     assert lend.attributes["coldstart.worker"] == "a"
     assert lend.attributes["coldstart.outcome"] == "ok"
+
+
+async def test_log_events_carry_the_trace(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    settings = config.load({"redis": "none"}, environ={})
+    with structlog.testing.capture_logs() as logs:
+        structlog.configure()  # as a host would; else the library logs through the standard logger
+        try:
+            async with coldstart.join(write_checkpoint(tmp_path / "m"), skeleton="tensors", settings=settings):
+                pass
+        finally:
+            structlog.reset_defaults()
+    root = next(span for span in spans.get_finished_spans() if span.name == "coldstart")
+    assert root.context is not None
+    entered = [entry for entry in logs if entry["event"] == "phase entered"]
+    assert [entry["phase"] for entry in entered][:3] == ["DISCOVER", "FALLBACK", "VERIFY"]
+    assert {entry["trace_id"] for entry in entered} == {f"{root.context.trace_id:032x}"}
+    assert len({entry["span_id"] for entry in entered}) > 2
 
 
 async def test_a_failed_start_is_an_error_in_the_trace(
