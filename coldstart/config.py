@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         connections: parallel connections per pull.
         io_seconds: a connection that moves nothing for so long is dead.
         lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
+        build: seconds that building the skeleton may take.
         patience, answer, stall, sources, follow, storage_stall, whole_load, drain: see :class:`coldstart.plan.Limits`.
     """
 
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connections: int = 2
     io_seconds: float = 10.0
     lease: float = 6.0
+    build: float = 600.0
     patience: float = Limits().patience
     answer: float = Limits().answer
     stall: float = Limits().stall
@@ -84,15 +86,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
 
 
-_POSITIVE = ("slots", "connections", "io_seconds", "lease", "answer", "stall", "sources", "storage_stall", "whole_load")
-_NOT_NEGATIVE = ("lend_gbps", "patience", "follow", "drain")
+_DAY = 86_400.0
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "slots": (1, 1024),
+    "connections": (1, 64),
+    "sources": (1, 100),
+    "lend_gbps": (0, 10_000),
+    "patience": (0, _DAY),
+    "follow": (0, _DAY),
+    "drain": (0, _DAY),
+    **dict.fromkeys(("io_seconds", "lease", "build", "answer", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),
+}
+"""Least and most of each number; within these nothing overflows."""
 
 
 def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from the environment and, above it, ``overrides`` (None values are left out).
 
     Raises:
-        ConfigError: a value is unknown, malformed or out of range; names it and where it came from.
+        ConfigError: a value is malformed or out of range; names it and where it came from.
     """
     environment = os.environ if environ is None else environ
     values: dict[str, object] = {}
@@ -110,10 +122,11 @@ def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, st
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"bad setting: {_named(str(error), origin, values)}") from error
-    for field in (*_POSITIVE, *_NOT_NEGATIVE):
+    for field, (least, most) in _RANGES.items():
         value = getattr(settings, field)
-        if value < 0 or (value == 0 and field in _POSITIVE) or value != value or value == float("inf"):
-            raise ConfigError(f"bad setting: {origin.get(field, field)} is {value}", advice="it must be positive")
+        if not least <= value <= most:
+            named = f"{origin.get(field, field)} is {value}"
+            raise ConfigError(f"bad setting: {named}", advice=f"use {least:g} to {most:g}")
     return settings
 
 

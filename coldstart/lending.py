@@ -18,13 +18,18 @@ from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
 from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Hello, Offer, Refusal, encode
 from coldstart.ports import Advert, Grant, Memory, Transport
-from coldstart.source import Terms
+from coldstart.source import NO_SIGN_OF_LIFE, Terms
 from coldstart.station import Station
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
 
 BACKSTOP_SECONDS = 6 * 3600.0
 """The machine ends grants by signs of life; should it fail to, the transport ends them after this."""
+
+UNSEEN = 2
+"""A joiner that was reading and is not, at so many renewals of the advert in a row, is gone."""
+
+GONE = "gone"
 
 
 class Lending:
@@ -55,6 +60,8 @@ class Lending:
         self._terms, self._host, self._advertised = terms, host, advertised
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
+        self._unseen: dict[str, int] = {}
+        """Times in a row that a joiner once seen reading was not."""
         self._epoch = ""
         self._since = time.time()
         self._in_order = anyio.Lock()
@@ -103,7 +110,11 @@ class Lending:
                 self._opening.discard(effect.transfer)
                 await self._transports[effect.transport].revoke(effect.transfer)
                 self._numbers.pop(effect.transfer, None)
+                self._unseen.pop(effect.transfer, None)
                 self.post(events.GrantClosed(effect.transfer))
+                if effect.outcome in (GONE, NO_SIGN_OF_LIFE) and self._station.bus is not None:
+                    # The dead give nothing back.
+                    await self._station.bus.release(self._station.key, self._worker.name, effect.transfer)
             case effects.ReportDrained():
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())
@@ -168,10 +179,18 @@ class Lending:
             raise BusError("published truths disagree", advice="this worker serves but does not lend")
 
     def _vouch_for(self, held: Sequence[str]) -> None:
-        """A joiner that a transport sees reading is alive, whether or not its letters come through."""
+        """A joiner that a transport sees reading is alive, whether or not its letters come through.
+
+        One that was seen reading and is not any more, twice in a row, has died.
+        """
         for transfer in held:
             if any(transport.reading(transfer) for transport in self._transports.values()):
+                self._unseen[transfer] = 0
                 self.post(events.AcceptReceived(transfer))
+            elif transfer in self._unseen:
+                self._unseen[transfer] += 1
+                if self._unseen[transfer] == UNSEEN:
+                    self.post(events.DoneReceived(transfer, GONE))
 
     async def _open(self, effect: effects.OpenOffer) -> None:
         grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)

@@ -31,6 +31,9 @@ from coldstart.effects import (
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 
+NO_SIGN_OF_LIFE = "no sign of life"
+"""Outcome of a grant whose joiner fell silent."""
+
 
 class Mode(StrEnum):
     """What the source as a whole is doing."""
@@ -195,7 +198,7 @@ def expired(source: Source, event: events.Expired) -> Move:
             held = tuple(grant.transfer for grant in source.grants if not grant.closing)
             return source, (Advertise(source.generation, held=held),)
         case Timer.GRANT:
-            return _close(source, event.subject, "no sign of life")
+            return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:
             return _close_all(source, "drained")
         case _:

@@ -36,6 +36,10 @@ WARM_SECONDS = 0.25
 """A store that takes longer to connect to is left to the first claim, whose time is patience's."""
 
 
+Build = Callable[[], "Built"]
+"""Makes module, arena and the rest; blocks, for a worker thread."""
+
+
 class Wired:
     """One worker's node with the module it fills, ready to run; closed with :meth:`close`."""
 
@@ -52,7 +56,7 @@ class Wired:
 
 
 async def wire(
-    build: Callable[[], Built],
+    build: Build,
     worker: str,
     settings: Settings,
     bus: Bus | None,
@@ -62,7 +66,6 @@ async def wire(
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
     Args:
-        build: makes module, arena and the rest; runs in a worker thread.
         bus: the caller's own; else one is opened as the settings say.
         began: monotonic seconds at which the cold start began.
         observe: told of each step of the joiner, after report and trace.
@@ -103,7 +106,7 @@ def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | Non
 
 
 async def _side_by_side(
-    build: Callable[[], Built], resources: AsyncExitStack, settings: Settings, bus: Bus | None
+    build: Build, resources: AsyncExitStack, settings: Settings, bus: Bus | None
 ) -> tuple[Built, tuple[Bus | None, str]]:
     """Build the skeleton and reach the bus at the same time."""
     reached: list[tuple[Bus | None, str]] = []
@@ -112,8 +115,9 @@ async def _side_by_side(
     async def reach() -> None:
         try:
             reached.append((bus, "") if bus is not None else await _reach_bus(resources, settings))
-        except Exception as error:  # raised below, once the build has ended
+        except Exception as error:  # the operator's mistake: no need to wait for the build
             failed.append(error)
+            tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reach)

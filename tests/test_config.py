@@ -23,6 +23,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "connections": ("4", 4),
     "io_seconds": ("7", 7.0),
     "lease": ("9.5", 9.5),
+    "build": ("60", 60.0),
     "patience": ("0", 0.0),
     "answer": ("0.25", 0.25),
     "stall": ("2", 2.0),

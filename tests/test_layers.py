@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("joining",),
     ("node",),
     ("wiring",),
+    ("session",),
     ("replica",),
     ("cli.*",),
     ("testing.*",),

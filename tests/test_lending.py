@@ -12,6 +12,8 @@ from coldstart.bus.memory import MemoryBus
 from coldstart.errors import TransportError
 from coldstart.events import Event
 from coldstart.messages import Accept, Hello, Offer, Refusal, decode, encode
+from coldstart.phases.states import Transferring
+from coldstart.plan import Limits
 from coldstart.ports import Advert, Cursor, Grant, Memory
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import LAYOUT, LINEAGE, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
@@ -236,3 +238,19 @@ async def test_what_is_no_effect_of_the_source_is_a_bug_that_hurts_nobody() -> N
         await a.lends()
         await a.node._lending.perform(effects.Resign())
         assert a.source.state.mode is Mode.OPEN
+
+
+async def test_the_slot_of_a_joiner_that_was_killed_is_free_soon() -> None:
+    """Not only when the slot's own time is over: the source sees that nobody reads any more."""
+    async with fleet() as workers:
+        a = workers.start("a", slots=1)
+        await a.lends()
+        b = workers.start("b", peer_seconds=60.0, limits=Limits(stall=60.0))
+        await b.reached(Transferring)
+        await anyio.sleep(3 * TERMS.lease)
+        assert (await adverts(workers))[0].used == 1
+        await b.kill()
+        await anyio.sleep(2 * TERMS.lease)
+        assert (await adverts(workers))[0].used == 0
+        c = workers.start("c")
+        assert (await c.ready()).sources == ("a",)

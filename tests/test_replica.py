@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 import torch
 from blockbuster import blockbuster_ctx
@@ -19,7 +21,7 @@ from torch import nn
 import coldstart
 from coldstart import config, wiring
 from coldstart.config import Settings
-from coldstart.errors import ColdStartFailed, ConfigError, TruthConflict, UnknownPlugin
+from coldstart.errors import ColdStartFailed, ConfigError, SkeletonError, TruthConflict, UnknownPlugin
 from coldstart.report import Progress
 from coldstart.skeletons.module import ModuleSkeleton
 
@@ -163,6 +165,90 @@ async def test_an_error_of_the_host_comes_out_as_it_was(settings: Settings, chec
     assert caught.value is error
 
 
+@pytest.mark.parametrize("handled", [True, False])
+async def test_a_task_group_of_the_host_may_fail_inside_the_block(
+    handled: bool, settings: Settings, checkpoint: Path
+) -> None:
+    """Before Python 3.13 such a failure leaves the host's task marked as being cancelled."""
+
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    async def host() -> None:
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(fail())
+            except* KeyError:
+                if not handled:
+                    raise
+
+    if handled:
+        await host()
+    else:
+        with pytest.raises(ExceptionGroup) as caught:
+            await host()
+        assert isinstance(caught.value.exceptions[0], KeyError)
+
+
+async def test_a_callback_that_raises_costs_nothing(settings: Settings, checkpoint: Path) -> None:
+    calls: list[Progress] = []
+
+    def broken(progress: Progress) -> None:
+        calls.append(progress)
+        raise ZeroDivisionError
+
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, on_progress=broken) as replica:
+        assert replica.report.verified
+    assert len(calls) == 1
+
+
+async def test_a_failed_build_is_seen_by_whoever_watches(settings: Settings, tmp_path: Path) -> None:
+    async with coldstart.join(tmp_path / "nothing", settings=settings, wait=False) as replica:
+        seen = [step async for step in replica.progress()]
+        assert seen[-1].phase is replica.phase is coldstart.Phase.FAILED
+        assert "no checkpoint at" in seen[-1].reason
+        with pytest.raises(coldstart.CheckpointError):
+            await replica.ready()
+
+
+class Slow:
+    """A factory that takes until it is released."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def __call__(self) -> nn.Module:
+        self.release.wait(20)
+        return nn.Linear(4, 4)
+
+
+async def test_draining_while_the_skeleton_is_built_does_not_wait_for_it(settings: Settings, checkpoint: Path) -> None:
+    slow = Slow()
+    try:
+        async with coldstart.join(checkpoint, skeleton=slow, settings=settings, wait=False) as replica:
+            with anyio.fail_after(5):
+                await replica.drain()
+    finally:
+        slow.release.set()
+
+
+async def test_a_build_that_never_ends_is_a_named_failure(settings: Settings, checkpoint: Path) -> None:
+    slow, hasty = Slow(), msgspec.structs.replace(settings, build=0.3)
+    try:
+        with pytest.raises(ColdStartFailed, match=r"not built within 0\.3 s"):
+            async with coldstart.join(checkpoint, skeleton=slow, settings=hasty):
+                raise AssertionError("not reached")
+    finally:
+        slow.release.set()
+
+
+async def test_a_factory_that_makes_nothing_is_refused(settings: Settings, checkpoint: Path) -> None:
+    with pytest.raises(SkeletonError, match="NoneType"):
+        async with coldstart.join(checkpoint, skeleton=lambda: None, settings=settings):  # type: ignore[arg-type,return-value]
+            raise AssertionError("not reached")
+
+
 async def test_a_failed_start_is_one_plain_error(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(coldstart.CheckpointError, match="no checkpoint at"):
         async with coldstart.join(tmp_path / "nothing", settings=settings):
@@ -176,8 +262,6 @@ async def test_an_unknown_skeleton_names_what_is_installed(settings: Settings, c
 
 
 async def test_an_unknown_transport_names_what_is_installed(settings: Settings, checkpoint: Path) -> None:
-    import msgspec
-
     chosen = msgspec.structs.replace(settings, transports="pigeon")
     with pytest.raises(UnknownPlugin, match=r"no transport is called 'pigeon'; installed are: .*tcp"):
         async with coldstart.join(checkpoint, skeleton="tensors", settings=chosen):

@@ -51,6 +51,8 @@ def spent(journey: Journey, since: float, at: float) -> Journey:
 
 def detour(journey: Journey, reason: str) -> Journey:
     """The journey with the reason why a path was left noted."""
+    if reason in journey.detours:
+        return journey
     return replace(journey, detours=(*journey.detours, reason))
 
 

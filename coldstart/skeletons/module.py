@@ -96,6 +96,10 @@ class ModuleSkeleton(Generic[M]):
         target = device_of(device)
         meta = MetaParameters(self._dtype)
         module = self._made(checkpoint, rank, target, meta)
+        made: object = module  # a factory may do as it likes, whatever its annotation says
+        if not isinstance(made, nn.Module):
+            kind = type(made).__name__
+            raise SkeletonError(f"the {self._name} factory made a {kind}", advice="it must return an nn.Module")
         meta.sweep(module)
         self.prepare(module)
         for owner in module.modules():

@@ -1,0 +1,167 @@
+"""The life of one replica: build, wire, run, drain, close.
+
+Decides what owns the parts and what happens when something ends early. Everything runs in a task
+of its own, not in the host's, so that nothing the host does with its own task (a failing task
+group, a timeout, a cancellation) can reach in here, or the other way round. What the host sees of
+it is ``replica.py``; what is run is ``wiring.py``'s and ``node.py``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from coldstart import machine, wiring
+from coldstart.config import Settings
+from coldstart.errors import ColdstartError, ColdStartFailed
+from coldstart.node import Part
+from coldstart.phases.states import Failed, Phase, State
+from coldstart.ports import Bus
+from coldstart.report import Progress, failure
+from coldstart.runner import Entry
+from coldstart.telemetry import logger
+from coldstart.wiring import Build, Wired
+
+CLOSE_SECONDS = 3.0
+"""What a cancelled host still waits for withdrawal and for readers to be quiet."""
+PROGRESS_SECONDS = 0.05
+"""Progress is told at most so often, and at every change of phase."""
+
+
+class Session:
+    """One replica's life, from :meth:`begin` to :meth:`close`.
+
+    ``ready`` is set at SERVE or when that can no longer be reached, ``gone`` when nothing is lent
+    any more; ``error`` is why SERVE was not reached.
+    """
+
+    def __init__(
+        self, build: Build, worker: str, settings: Settings, bus: Bus | None, tell: Callable[[Progress], None] | None
+    ) -> None:
+        self.wired: Wired | None = None
+        self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
+        self.error: Exception | None = None
+        self._build, self._worker, self._settings, self._bus = build, worker, settings, bus
+        self._tell = tell
+        self._told = 0.0
+        self._began = anyio.current_time()
+        self._over = anyio.Event()
+        self._running: set[anyio.CancelScope] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def phase(self) -> Phase:
+        if self.wired is not None:
+            return machine.phase_of(self.wired.node.joiner.state)
+        return Phase.IDLE if self.error is None else Phase.FAILED
+
+    def begin(self) -> None:
+        """Start; returns at once."""
+        self._task = asyncio.create_task(self._run(), name=f"coldstart {self._worker}")
+
+    def drain(self) -> None:
+        """Stop lending, or, before SERVE, stop starting; ``gone`` tells when that is done."""
+        if self.wired is not None:
+            self.wired.node.drain()
+        else:
+            self._end(ColdstartError("drained before the weights had arrived"))
+            self._stop()
+
+    async def leave(self) -> None:
+        """Drain, and give transfers in flight their time."""
+        self.drain()
+        with anyio.move_on_after(self._settings.drain + CLOSE_SECONDS):
+            await self.gone.wait()
+
+    async def close(self) -> None:
+        """End everything now; must not be cancelled. Takes twice CLOSE_SECONDS at most."""
+        if self.wired is not None and not self.gone.is_set():
+            self.wired.node.drain(at_once=True)
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self.gone.wait()
+        self._stop()
+        self._over.set()
+        with anyio.move_on_after(CLOSE_SECONDS):
+            if self._task is not None:
+                await asyncio.wait({self._task})
+            if self.wired is not None:
+                await self.wired.close()
+
+    # ----------------------------------------------------------------------------- in its own task
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            await self._part(lambda: self._start(tasks))
+            await self._over.wait()
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        """Build, wire and set off."""
+        limit = self._settings.build
+        with anyio.move_on_after(limit):
+            self.wired = await wiring.wire(
+                self._build, self._worker, self._settings, self._bus, self._began, self._observe
+            )
+        if self.wired is None:
+            raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")
+        for part in self.wired.node.parts:
+            tasks.start_soon(self._part, part)
+        self.wired.node.start()
+
+    async def _part(self, part: Part) -> None:
+        """Run one part until :meth:`_stop`; what goes wrong in it is what ``error`` says.
+
+        The scope is of its own because the cancellation of a whole task leaves a traceback in a
+        circle, which would hold the weights' memory until the garbage collector comes by.
+        """
+        with anyio.CancelScope() as scope:
+            self._running.add(scope)
+            try:
+                await part()
+            except Exception as error:
+                if not isinstance(error, ColdstartError):
+                    logger().error("coldstart broke", worker=self._worker, error=repr(error))
+                self._end(error)
+        self._running.discard(scope)
+
+    def _stop(self) -> None:
+        for scope in self._running:
+            scope.cancel()
+
+    def _observe(self, entry: Entry[State]) -> None:
+        """After each step of the joiner: wake whoever waits, and tell."""
+        phase = machine.phase_of(entry.after)
+        if self.wired is not None and isinstance(entry.after, Failed):
+            self._end(failure(self.wired.recorder.report(), entry.after))
+        elif phase is Phase.SERVE:
+            self.ready.set()
+        elif phase is Phase.GONE:
+            self._end(None if self.ready.is_set() else ColdstartError("drained before the weights had arrived"))
+        self._wake()
+        changed = phase is not machine.phase_of(entry.before)
+        if self._tell is not None and (changed or entry.at - self._told >= PROGRESS_SECONDS):
+            self._told = entry.at
+            self._tell_progress(self._tell)
+
+    def _tell_progress(self, tell: Callable[[Progress], None]) -> None:
+        """Call the host's callback; one that raises is not called again."""
+        if self.wired is None:
+            return
+        try:
+            tell(self.wired.recorder.progress())
+        except Exception as error:  # the host's own; it must not cost it the weights
+            self._tell = None
+            logger().error("progress callback broke", worker=self._worker, error=repr(error))
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.ready.is_set():
+            self.error = error
+        self.ready.set()
+        self.gone.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
