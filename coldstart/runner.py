@@ -9,7 +9,6 @@ observers before its effects are performed: journal, log, spans and report deriv
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
@@ -67,7 +66,6 @@ class Runner(Generic[S]):
         self._deadlines: dict[tuple[Timer, str], float] = {}
         self._count = 0
         self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def post(self, event: Event) -> None:
         """Queue an event; from the loop's own thread only. After the end it is dropped."""
@@ -75,11 +73,6 @@ class Runner(Generic[S]):
             self._send.send_nowait(event)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return
-
-    def post_from_thread(self, event: Event) -> None:
-        """Queue an event from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.post, event)
 
     def forget(self) -> None:
         """Let go of observers and effects once the loop has ended."""
@@ -91,7 +84,6 @@ class Runner(Generic[S]):
         Raises:
             IllegalTransition: a bug; nothing runs any more.
         """
-        self._loop = asyncio.get_running_loop()
         illegal: IllegalTransition | None = None
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:

@@ -185,7 +185,6 @@ async def test_after_the_end_events_are_dropped() -> None:
     machine.runner.post(GO)
     await machine.runner.run()
     machine.runner.post(GO)
-    machine.runner.post_from_thread(GO)
     await anyio.sleep(1.0)
     assert machine.runner.state == (END,)
 
@@ -247,30 +246,3 @@ async def test_an_illegal_transition_is_raised_as_it_is_and_ends_everything() ->
 
 
 # ----------------------------------------------------------------------------------------- threads
-
-
-async def test_any_thread_may_post() -> None:
-    machine = Machine()
-
-    async def post() -> None:
-        await anyio.sleep(1.0)
-        await anyio.to_thread.run_sync(machine.runner.post_from_thread, GO)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(machine.run)
-        tasks.start_soon(post)
-    assert machine.happened()[0] == (GO, 1.0)
-
-
-def test_a_thread_that_posts_too_early_or_after_the_loop_was_closed_disturbs_nobody() -> None:
-    kept: list[Machine] = []
-
-    async def start() -> None:
-        kept.append(Machine())
-        kept[0].runner.post_from_thread(GO)
-        kept[0].runner.post(END)
-        await kept[0].runner.run()
-
-    anyio.run(start)
-    kept[0].runner.post_from_thread(GO)
-    assert kept[0].runner.state == (END,)

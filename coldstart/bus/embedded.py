@@ -21,7 +21,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -44,17 +43,6 @@ _POLL_SECONDS = 0.01
 _PING_SECONDS = 1.0
 _SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """What fits into ``sun_path`` beside the final NUL."""
-
-
-def default_directory(runtime_directory: str = "") -> Path:
-    """Where the embedded server lives unless told otherwise.
-
-    Args:
-        runtime_directory: the user's own runtime directory (``$XDG_RUNTIME_DIR``), if there is one.
-    """
-    if runtime_directory:
-        return Path(runtime_directory) / "coldstart"
-    return Path(tempfile.gettempdir()) / f"coldstart-{os.geteuid()}"
 
 
 @asynccontextmanager

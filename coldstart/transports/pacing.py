@@ -30,7 +30,7 @@ class Pace:
     @property
     def quantum(self) -> int:
         """Bytes to reserve at a time: about 10 ms worth, which keeps the flow smooth."""
-        return max(_MIN_QUANTUM, min(int(self._rate * _BURST_SECONDS), _MAX_QUANTUM))
+        return max(_MIN_QUANTUM, int(min(self._rate * _BURST_SECONDS, _MAX_QUANTUM)))  # the rate may be infinite
 
     def reserve(self, count: int, now: float) -> float:
         """Take ``count`` bytes at time ``now``; returns the seconds to wait before sending them."""

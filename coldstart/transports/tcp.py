@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from anyio import CancelScope, CapacityLimiter, to_thread
@@ -22,7 +21,7 @@ from coldstart.layout import Span
 from coldstart.ports import API, Availability, Grant, Landed, Memory, Traits, TransportSettings
 from coldstart.transports import wire
 from coldstart.transports.tcp_joiner import Pull
-from coldstart.transports.tcp_source import MAX_CONNECTIONS, Lender
+from coldstart.transports.tcp_source import HOST_ADVICE, MAX_CONNECTIONS, Lender, bound
 from coldstart.transports.threads import run_in_threads
 
 TRAITS: Final = Traits(one_sided=False, needs_peer=True, abortable=True, device_kinds=("cpu", "cuda"), link="tcp")
@@ -98,13 +97,22 @@ class TcpFactory:
         return Availability(usable=True, reason="sockets of the operating system")
 
     def open(self, settings: TransportSettings) -> TcpTransport:
-        """Nothing is bound before the first offer. Raises ConfigError for an address peers cannot use."""
-        with suppress(ValueError):  # a host name
-            if ipaddress.ip_address(settings.host).is_unspecified:
-                raise ConfigError(
-                    f"tcp cannot offer {settings.host} to peers",
-                    advice="set the host to one address of this machine that peers can reach",
-                )
+        """Nothing listens before the first offer, but whether it could is tried here.
+
+        Blocks while the host's name is looked up: call it in a thread.
+
+        Raises:
+            ConfigError: the host is no address of this machine, or none that peers can use.
+        """
+        try:
+            with bound(settings.host) as sock:
+                address = ipaddress.ip_address(sock.getsockname()[0])
+        except OSError as error:
+            raise ConfigError(
+                f"tcp cannot listen on {settings.host!r}: {error.strerror or error}", advice=HOST_ADVICE
+            ) from error
+        if address.is_unspecified or address.is_multicast:
+            raise ConfigError(f"tcp cannot offer {settings.host!r} to peers", advice=HOST_ADVICE)
         return TcpTransport(settings)
 
 

@@ -1,6 +1,6 @@
-"""The joiner's side of tcp: a few connections that empty one queue of slices.
+"""The joiner's side of tcp: a few connections that share the spans to be fetched.
 
-Decides what is asked for over which connection, and turns every way of failing into one
+Decides what is asked for over which connection and in slices of what size, and turns every way of failing into one
 TransportError with a reason. Bytes go from the socket straight into the target's memory; once
 all threads have returned, nothing can write there. It must not know the event loop: ``tcp.py``
 runs :meth:`Pull.run` in threads and calls :meth:`Pull.stop` to end them early.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,10 @@ from coldstart.ports import Landed, Memory
 from coldstart.transports import wire
 from coldstart.transports.wire import Status, Ticket
 
-WINDOW: Final = 2 * wire.SLICE
-"""Bytes asked for ahead on one connection: the next slice is on its way while one is received."""
+QUICK_SECONDS: Final = 0.05
+"""A slice that takes less may be followed by one of twice its size."""
+SLOW_SECONDS: Final = 0.25
+"""No slice should take longer: what has landed is the only sign of life that the joiner's stall clock sees."""
 _MAX_ASKED: Final = 64
 
 _REFUSALS: Final = {
@@ -34,6 +37,22 @@ _REFUSALS: Final = {
 }
 
 
+def next_size(size: int, length: int, seconds: float) -> int:
+    """Bytes to ask for at a time, now that ``length`` bytes have taken ``seconds``.
+
+    Args:
+        size: what is asked for at present: :data:`wire.SMALLEST_SLICE` at first, doubled and halved here.
+        length: of the slice that has just landed. It differs from ``size`` where a span ended,
+            or where the slice was asked for before the last change.
+    """
+    if seconds < QUICK_SECONDS:
+        return min(2 * size, wire.SLICE) if length >= size else size
+    if seconds > SLOW_SECONDS:
+        while size > wire.SMALLEST_SLICE and seconds * size > SLOW_SECONDS * length:
+            size //= 2
+    return size
+
+
 class Pull:
     """One pull: shared by the threads of its connections."""
 
@@ -41,7 +60,7 @@ class Pull:
         self, ticket: Ticket, spans: Sequence[Span], into: Memory, landed: Landed, *, io_seconds: float
     ) -> None:
         self._ticket = ticket
-        self._queue = deque(wire.slices(spans))
+        self._rest = deque(span for span in spans if span.length)
         self._into = into
         self._landed = landed
         self._io_seconds = io_seconds
@@ -53,8 +72,8 @@ class Pull:
 
     @property
     def slices(self) -> int:
-        """Slices not yet asked for: no use in more connections than that."""
-        return len(self._queue)
+        """The smallest slices not yet asked for: no use in more connections than that."""
+        return sum(-(-span.length // wire.SMALLEST_SLICE) for span in self._rest)
 
     def stop(self, error: Exception | None = None) -> None:
         """End all threads soon: no socket delivers anything any more."""
@@ -66,7 +85,7 @@ class Pull:
                 wire.shut(sock)
 
     def run(self) -> None:
-        """Work on the queue over one connection until it is empty or the pull is stopped; never raises."""
+        """Fetch over one connection until nothing is left or the pull is stopped; never raises."""
         try:
             with self._connected() as sock:
                 self._fetch(sock)
@@ -103,8 +122,10 @@ class Pull:
     def _fetch(self, sock: socket.socket) -> None:
         asked: deque[Span] = deque()
         ahead = 0
+        size = wire.SMALLEST_SLICE
         while True:
-            while ahead < WINDOW and len(asked) < _MAX_ASKED and (span := self._next()) is not None:
+            # Two slices at a time: the next one is on its way while one is received.
+            while ahead <= size and len(asked) < _MAX_ASKED and (span := self._next(size)) is not None:
                 sock.sendall(wire.request(span))
                 asked.append(span)
                 ahead += span.length
@@ -112,14 +133,22 @@ class Pull:
                 return
             span = asked.popleft()
             ahead -= span.length
+            began = time.monotonic()
             self._checked(wire.read_answer(sock), span)
             with self._into.writing(span) as views:
                 wire.receive_into(sock, views)
+            size = next_size(size, span.length, time.monotonic() - began)
             self._landed(span)
 
-    def _next(self) -> Span | None:
+    def _next(self, size: int) -> Span | None:
+        """Take at most ``size`` bytes from what is left; they are this connection's to fetch."""
         with self._lock:
-            return self._queue.popleft() if self._queue and not self._stopped else None
+            if not self._rest or self._stopped:
+                return None
+            span = self._rest.popleft()
+            if span.length > size:
+                self._rest.appendleft(Span(span.offset + size, span.length - size))
+            return Span(span.offset, min(size, span.length))
 
     def _checked(self, answer: tuple[int, Span], expected: Span) -> None:
         status, span = answer

@@ -32,7 +32,9 @@ MAX_CONNECTIONS: Final = 16
 MAX_STRANGERS: Final = 128
 """Connections that have not yet shown a secret; well above what all slots together open at once."""
 HELLO_SECONDS: Final = 2.0
+HOST_ADVICE: Final = "set the host to one address of this machine that peers can reach"
 _ACCEPT_PAUSE: Final = 0.1
+_BACKLOG: Final = 128
 
 _log = logging.getLogger(__name__)
 
@@ -230,19 +232,34 @@ class Lender:
                 unsent = advanced(unsent, sock.sendmsg(unsent))
 
 
+def bound(host: str) -> socket.socket:
+    """A socket at any free port of ``host``. Raises OSError and nothing else; blocks while a name is looked up."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except UnicodeError as error:
+        raise OSError("not a host name") from error
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class _Listener:
     """The listening socket and the thread that accepts."""
 
     def __init__(self, host: str, accepted: Callable[[socket.socket], None]) -> None:
         self._accepted = accepted
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.create_server((str(address[0]), 0), family=family, backlog=128)
+            self._socket = bound(host)
+            self._socket.listen(_BACKLOG)
         except OSError as error:
             raise TransportError(
                 f"tcp cannot listen on {host}: {error.strerror or error}",
                 reason="unreachable",
-                advice="set the host to an address of this machine that peers can reach",
+                advice=HOST_ADVICE,
             ) from error
         self._socket.setblocking(False)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]

@@ -19,7 +19,7 @@ import hashlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 from typing import Annotated, Final
@@ -38,7 +38,9 @@ _ANSWER: Final = Struct("!BQQ")
 NOWHERE: Final = Span(0, 0)
 
 SLICE: Final = 4 * 1024 * 1024
-"""Bytes per request: large enough to forget Python's cost, small enough to spread over connections."""
+"""Bytes per request at most: large enough to forget Python's cost, small enough to spread over connections."""
+SMALLEST_SLICE: Final = 256 * 1024
+"""Bytes per request where little is known of the speed, or it is low."""
 MAX_REQUEST: Final = 16 * 1024 * 1024
 """A source refuses more: it bounds the staging memory that one request can ask for."""
 MAX_TICKET: Final = 1024
@@ -86,13 +88,6 @@ def decode_ticket(data: bytes) -> Ticket:
     except ValueError as error:  # msgspec's errors, text that is not UTF-8, and names are all of this kind
         raise TransportError(f"malformed tcp ticket: {error}", reason="protocol") from error
     return ticket
-
-
-def slices(spans: Iterable[Span], size: int = SLICE) -> Iterator[Span]:
-    """``spans`` cut into pieces of at most ``size`` bytes."""
-    for span in spans:
-        for offset in range(span.offset, span.end, size):
-            yield Span(offset, min(size, span.end - offset))
 
 
 # ------------------------------------------------------------------------------ moving the bytes

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from coldstart.bus import embedded as embedding
-from coldstart.bus.embedded import default_directory, embedded
+from coldstart.bus.embedded import embedded
 from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.ports import Cursor
@@ -326,8 +326,3 @@ async def test_a_cancelled_start_leaves_nothing(
             pass
     assert scope.cancelled_caught
     _await_end(directory)
-
-
-def test_the_default_directory_is_the_users_own() -> None:
-    assert default_directory("/run/user/1") == Path("/run/user/1/coldstart")
-    assert str(os.geteuid()) in default_directory().name

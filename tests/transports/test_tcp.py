@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from math import inf
 from typing import NoReturn
 
 import anyio
@@ -33,7 +34,7 @@ from coldstart.testing.transport_contract import (
     resources,
     whole,
 )
-from coldstart.transports import tcp_source, wire
+from coldstart.transports import tcp_joiner, tcp_source, wire
 from coldstart.transports.pacing import Pace
 from coldstart.transports.tcp import FACTORY, TcpTransport
 from coldstart.transports.wire import Status, Ticket, decode_ticket
@@ -41,6 +42,7 @@ from coldstart.transports.wire import Status, Ticket, decode_ticket
 FACTORY_FITS: TransportFactory = FACTORY
 SETTINGS = TransportSettings(io_seconds=5.0)
 IMPATIENT = TransportSettings(io_seconds=0.2)
+SMALLEST = wire.SMALLEST_SLICE
 
 
 class TestTcp(TransportContract):
@@ -476,18 +478,105 @@ async def test_ipv6() -> None:
     await source.aclose()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "0", "224.0.0.1"])
 def test_an_address_that_peers_cannot_use_is_a_setting_error(host: str) -> None:
-    with pytest.raises(ConfigError, match="peers can reach"):
+    with pytest.raises(ConfigError, match="cannot offer .* peers can reach"):
         FACTORY.open(TransportSettings(host=host))
 
 
-async def test_an_address_of_another_machine_cannot_be_offered() -> None:
-    transport = FACTORY.open(TransportSettings(host="192.0.2.1"))
+@pytest.mark.parametrize(
+    "host", ["203.0.113.1", "2001:db8::1", "no such host", "127.0.0.1:5", "", "two\nlines", "nul\0", "a" * 64, "é" * 70]
+)
+def test_a_host_that_is_not_here_is_found_out_at_once(host: str) -> None:
+    with pytest.raises(ConfigError, match="peers can reach") as caught:
+        FACTORY.open(TransportSettings(host=host))
+    assert f"tcp cannot listen on {host!r}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_opening_leaves_no_socket() -> None:
+    before = resources()
+    transport = FACTORY.open(TransportSettings(host="localhost"))
+    assert resources() <= before
+    await transport.aclose()
+
+
+async def test_an_address_that_has_gone_since_cannot_be_offered() -> None:
+    transport = TcpTransport(TransportSettings(host="192.0.2.1"))
     with pytest.raises(TransportError, match=r"cannot listen on 192\.0\.2\.1") as caught:
         await transport.offer(grant("t"), BytesMemory(layout_of(1)))
     assert caught.value.reason == "unreachable"
     await transport.aclose()
+
+
+class TestSliceSize:
+    """What a connection asks for next, given what the last slice took."""
+
+    @pytest.mark.parametrize(
+        ("size", "length", "seconds", "then"),
+        [
+            (SMALLEST, SMALLEST, 0.01, 2 * SMALLEST),
+            (SMALLEST, SMALLEST, 0.05, SMALLEST),
+            (SMALLEST, SMALLEST, 0.25, SMALLEST),
+            (SMALLEST, SMALLEST, 60.0, SMALLEST),
+            (MIB, MIB, 0.0, 2 * MIB),
+            (MIB, MIB, 0.15, MIB),
+            (MIB, MIB, 0.3, MIB // 2),
+            (MIB, MIB, 0.6, MIB // 4),
+            (wire.SLICE, wire.SLICE, 0.0, wire.SLICE),
+            (wire.SLICE, wire.SLICE, 3600.0, SMALLEST),
+            (wire.SLICE, 100, 0.001, wire.SLICE),  # the end of a span says little
+            (wire.SLICE, 100, 0.2, wire.SLICE),
+            (wire.SLICE, 100, 0.3, SMALLEST),
+            (2 * MIB, MIB, 0.01, 2 * MIB),  # asked for before the last doubling
+            (MIB, 2 * MIB, 0.3, MIB),  # asked for before the last halving, which was enough
+            (MIB, 2 * MIB, 0.8, MIB // 2),
+        ],
+    )
+    def test_the_rule(self, size: int, length: int, seconds: float, then: int) -> None:
+        assert tcp_joiner.next_size(size, length, seconds) == then
+
+    @pytest.mark.parametrize("rate", [1e3, 1e6, 2e6, 5e6, 20e6, 100e6, 1e9, 1e10])
+    def test_it_settles_at_every_speed(self, rate: float) -> None:
+        """Neither too slow where smaller slices are possible, nor too small where larger ones are."""
+        for start in (SMALLEST, wire.SLICE):
+            size = start
+            for _ in range(10):
+                size = tcp_joiner.next_size(size, size, size / rate)
+            assert tcp_joiner.next_size(size, size, size / rate) == size
+            assert size == SMALLEST or size / rate <= tcp_joiner.SLOW_SECONDS
+            assert size == wire.SLICE or size / rate >= tcp_joiner.QUICK_SECONDS
+
+    async def test_a_slow_source_lands_in_small_steps(self) -> None:
+        """Each landed range tells the joiner that the source is alive."""
+        source = FACTORY.open(TransportSettings(lend_bytes_per_second=4e6))
+        layout = layout_of(6 * SMALLEST)
+        held, target, landed = BytesMemory(layout, seed=1), BytesMemory(layout), Landings()
+        await source.pull(await source.offer(grant("t"), held), [whole(layout)], target, landed)
+        assert target.storages == held.storages
+        assert [span.length for span in landed.spans] == [SMALLEST] * 6
+        await source.aclose()
+
+    async def test_a_fast_source_lands_in_large_steps(self) -> None:
+        """One connection, so that the order is known; the steps are not, since machines differ."""
+        source = FACTORY.open(TransportSettings(connections=1))
+        layout = layout_of(64 * MIB)
+        held, target, landed = BytesMemory(layout, fill=1), BytesMemory(layout), Landings()
+        await source.pull(await source.offer(grant("t"), held), [whole(layout)], target, landed)
+        assert [span.offset for span in landed.spans] == sorted(span.offset for span in landed.spans)
+        assert landed.spans[0].length == SMALLEST
+        assert max(span.length for span in landed.spans) > MIB
+        await source.aclose()
+
+    async def test_a_range_lands_after_its_memory_was_closed(self) -> None:
+        """Device memory holds the bytes only then."""
+        source = FACTORY.open(TransportSettings(connections=1))
+        layout = layout_of(3 * MIB)
+        target, lent = BytesMemory(layout), list[int]()
+        ticket = await source.offer(grant("t"), BytesMemory(layout))
+        await source.pull(ticket, [whole(layout)], target, lambda _: lent.append(target.lent))
+        assert set(lent) == {0}
+        await source.aclose()
 
 
 def test_probe() -> None:
@@ -512,9 +601,18 @@ class TestPace:
         assert pace.reserve(1000, 100.0) == 0.0
         assert pace.reserve(1000, 100.0) == pytest.approx(0.99)
 
-    @pytest.mark.parametrize(("rate", "quantum"), [(1.0, 1024), (50e6, 262_144), (10e6, 100_000), (1e12, 262_144)])
-    def test_slices_are_small(self, rate: float, quantum: int) -> None:
+    @pytest.mark.parametrize(("rate", "quantum"), [(1.0, 1024), (50e6, 262_144), (10e6, 100_000), (1e12, 262_144), (inf, 262_144), (1e308, 262_144)])
+    def test_quanta_are_small(self, rate: float, quantum: int) -> None:
         assert Pace(rate).quantum == quantum
+
+    @pytest.mark.parametrize("rate", [inf, 1e308, 1e18])
+    async def test_an_absurd_cap_caps_nothing(self, rate: float) -> None:
+        source = FACTORY.open(TransportSettings(lend_bytes_per_second=rate))
+        layout = layout_of(3 * MIB)
+        held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
+        await source.pull(await source.offer(grant("t"), held), [whole(layout)], target, Landings())
+        assert target.storages == held.storages
+        await source.aclose()
 
     async def test_a_capped_source_is_not_faster_over_more_connections(self) -> None:
         rate = 32.0 * MIB
