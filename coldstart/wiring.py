@@ -196,7 +196,7 @@ async def _transports(
                 raise
             logger().info("transport left out", transport=name, reason=str(error))
             continue
-        transport = factory.open(own)
+        transport = await anyio.to_thread.run_sync(factory.open, own)  # may look a host name up
         if not transport.traits.needs_peer or kind not in transport.traits.device_kinds:
             await transport.aclose()
             if chosen:
