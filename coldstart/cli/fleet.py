@@ -6,6 +6,7 @@ the demo's matter. Every process is gone when the fleet's block ends, whatever h
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ import msgspec
 from anyio.abc import Process, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from coldstart import config
 from coldstart.cli.demo_worker import Answered, Task
 from coldstart.cli.worker import Told
 from coldstart.errors import ColdStartFailed
@@ -47,8 +49,8 @@ class Member:
         """Wait until ``done``; raises ColdStartFailed if the process ends before."""
         while not done(self):
             if self._ended:
-                reason = self.error or f"ended with exit code {self._process.returncode}"
-                raise ColdStartFailed(f"worker {self.name} {reason} before it {what}")
+                ended = f"ended with exit code {self._process.returncode} before it {what}"
+                raise ColdStartFailed(f"{self.name} failed: {self.error}" if self.error else f"{self.name} {ended}")
             await self._changed.wait()
 
     async def serving(self) -> Report:
@@ -61,7 +63,8 @@ class Member:
         """What the worker's module makes of ``texts``."""
         self._answered = False
         assert self._process.stdin is not None
-        await self._process.stdin.send(msgspec.json.encode(list(texts)) + b"\n")
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it ended, and until() says how
+            await self._process.stdin.send(msgspec.json.encode(list(texts)) + b"\n")
         await self.until(lambda member: member._answered, "answered")
         return self.answers
 
@@ -126,12 +129,19 @@ class Fleet:
         process = await anyio.open_process(
             [sys.executable, "-m", "coldstart.cli.demo_worker", msgspec.json.encode(task).decode()],
             stderr=None,
+            env=_environment(),
             start_new_session=True,  # Ctrl-C is for the demo, which ends its workers in order
         )
         member = Member(task.asked.name, process, started)
         self.members.append(member)
         self._tasks.start_soon(member.follow)
         return member
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the settings that an operator has for workers of his own."""
+    kept = config.PREFIX + "TRANSPORTS"
+    return {name: value for name, value in os.environ.items() if name == kept or not name.startswith(config.PREFIX)}
 
 
 @asynccontextmanager

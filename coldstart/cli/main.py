@@ -1,18 +1,27 @@
 """``coldstart``: the commands, and how their errors end.
 
 An error of ours is one line on stderr and its exit code; anything else is a bug and shows its
-traceback. Command modules are imported when their command runs, so that help is quick.
+traceback. Output that cannot be written is neither (``output.py``): where the reader has left or
+stdout is closed, a command ends as if all had been read; where the disk is full, it says so and
+the exit code is 1, but 0 for a worker, whose output is not its result.
+
+A signal ends a command with 128 and its number: 130 for Ctrl-C, 143 for SIGTERM. A worker that was
+asked to end and did so ends with 0; before it has begun, SIGTERM kills it as it would any process.
+
+Command modules are imported when their command runs, so that help is quick.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from coldstart import __version__
-from coldstart.errors import ColdstartError
+from coldstart.cli import output
+from coldstart.errors import ColdstartError, ConfigError
 
 app = typer.Typer(
     name="coldstart",
@@ -100,6 +109,7 @@ def demo(
     from coldstart.cli import demo as module
 
     module.run(checkpoint, json=json, verbose=verbose)
+    _be_heard()
 
 
 @app.command()
@@ -108,6 +118,7 @@ def peers(redis: Redis = None, json: Json = False) -> None:
     from coldstart.cli import peers as module
 
     module.run(redis, json=json)
+    _be_heard()
 
 
 @app.command()
@@ -116,6 +127,7 @@ def plugins(json: Json = False) -> None:
     from coldstart.cli import plugins as module
 
     module.run(json=json)
+    _be_heard()
 
 
 @app.command()
@@ -124,11 +136,14 @@ def doctor(redis: Redis = None, json: Json = False) -> None:
     from coldstart.cli import doctor as module
 
     module.run(redis, json=json)
+    _be_heard()
 
 
 @app.command()
 def bench(
-    only: Annotated[str, typer.Option(metavar="A,B", help="Some of: tcp, handshake, memory, import.")] = "",
+    only: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Some of: tcp, handshake, memory, import. Default: all.")
+    ] = None,
     mib: Annotated[int, typer.Option(min=16, help="Size of a transfer, in MiB.")] = 1024,
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of each measurement.")] = 5,
     json: Json = False,
@@ -136,21 +151,32 @@ def bench(
     """Measure this machine: coldstart side by side with what it could be at best."""
     from coldstart.cli import bench as module
 
-    module.run(tuple(part for part in only.split(",") if part), mib=mib, rounds=rounds, json=json)
+    parts = tuple(part for part in (only or "").split(",") if part.strip())
+    if only is not None and not parts:
+        raise ConfigError(f"--only {only!r} names no part to bench", advice=f"choose from {', '.join(module.PARTS)}")
+    module.run(parts, mib=mib, rounds=rounds, json=json)
+    _be_heard()
+
+
+def _be_heard() -> None:
+    """End with exit code 1 if the result could not be written."""
+    if output.is_lost():
+        raise typer.Exit(1)
 
 
 def main() -> None:
     """Run the command line; never returns."""
+    output.guard()
     try:
         app(standalone_mode=True)
     except ColdstartError as error:
-        sys.stderr.write(f"coldstart: {error}\n")
+        output.note(f"coldstart: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left that it could interrupt
 
 
 if __name__ == "__main__":

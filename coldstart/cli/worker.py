@@ -2,7 +2,8 @@
 
 Also what the demo's workers are made of: :func:`serve` takes what to do between SERVE and the
 end. Signals are the command line's business, not the library's: SIGTERM and SIGINT drain, a
-second one ends at once.
+second one ends at once, both with exit code 0. Before :func:`serve` and after it a signal does
+what it does to any process.
 """
 
 from __future__ import annotations
@@ -64,17 +65,27 @@ def run(asked: Asked, overrides: Mapping[str, object]) -> None:
 
 async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event | None = None) -> None:
     """Cold-start and serve; a signal, or ``stop``, drains and returns."""
-    failure: ColdstartError | None = None
+    failure: Exception | None = None
     stop = stop or anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_on_signal, stop, tasks.cancel_scope)
-        failure = await _serve(asked, settings, meanwhile, stop)
+        try:
+            await _serve(asked, settings, meanwhile, stop)
+        except Exception as error:  # raised below, outside of the task group
+            failure = sole(error)
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
-async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event) -> ColdstartError | None:
+def sole(error: Exception) -> Exception:
+    """``error`` without the groups around it that hold nothing else."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event) -> None:
     voice = _Voice(asked)
     try:
         async with join(
@@ -88,7 +99,7 @@ async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: a
             on_progress=voice.progress,
             wait=False,
         ) as replica:
-            voice.worker = replica.worker
+            voice.name(replica.worker)
             if await _first(replica.ready, stop.wait):
                 voice.serving(replica.report)
                 await _first(lambda: meanwhile(replica), stop.wait)
@@ -96,11 +107,10 @@ async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: a
                 await replica.drain()
     except ColdstartError as error:
         voice.failed(error)
-        return error
+        raise
     finally:
         voice.close()
     voice.say("gone")
-    return None
 
 
 async def _first(one: Callable[[], Awaitable[object]], other: Callable[[], Awaitable[object]]) -> bool:
@@ -146,9 +156,15 @@ class _Voice:
     """Says how the worker is doing, in the form that was asked for."""
 
     def __init__(self, asked: Asked) -> None:
-        self.worker = asked.name
+        self._worker = asked.name
         self._json = asked.json
-        self._ticker = None if asked.json else Ticker(asked.name or "worker")
+        self._ticker = None if asked.json else Ticker()
+
+    def name(self, worker: str) -> None:
+        """Whom it speaks for; known before anything is told."""
+        self._worker = worker
+        if self._ticker is not None:
+            self._ticker.worker = worker
 
     def progress(self, progress: Progress) -> None:
         if self._ticker is not None:
@@ -178,7 +194,7 @@ class _Voice:
         if self._json:
             self._tell(event)
         else:
-            say(f"{self.worker} {event}")
+            say(f"{self._worker} {event}")
 
     def close(self) -> None:
         if self._ticker is not None:
@@ -187,4 +203,4 @@ class _Voice:
     def _tell(
         self, event: str, *, progress: Progress | None = None, report: Report | None = None, error: str = ""
     ) -> None:
-        emit(Told(event, self.worker, anyio.current_time(), progress, report, error))
+        emit(Told(event, self._worker, anyio.current_time(), progress, report, error))

@@ -18,6 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from coldstart.cli.worker import Asked, serve
+from coldstart.config import Settings
+from coldstart.replica import Replica
+
 Write = Callable[..., Path]
 pytestmark = pytest.mark.processes
 
@@ -124,6 +128,115 @@ def test_lines_in_a_pipe_and_a_drain_on_sigterm(tmp_path: Path, write_checkpoint
     assert out.splitlines() == ["w draining", "w gone"]
     assert "FALLBACK from storage" in err
     assert "\x1b" not in err
+
+
+@contextmanager
+def serving(tmp_path: Path, where: str, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker that has said its first line on stdout."""
+    process = subprocess.Popen(
+        command("worker", "--checkpoint", where, "--skeleton", "tensors", *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path, **more),
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_worker_whose_reader_has_left_goes_on_serving(
+    form: tuple[str, ...], tmp_path: Path, write_checkpoint: Write
+) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    with serving(tmp_path, where, "--name", "w1", *form) as first:
+        assert first.stdout is not None
+        first.stdout.close()
+        for name in ("w2", "w3"):
+            done = run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--name", name, "--once")
+            assert done.returncode == 0, done.stderr
+            assert "from w1 at" in done.stdout
+        first.terminate()
+        assert first.stderr is not None
+        said = first.stderr.read()
+        assert first.wait(timeout=30) == 0
+    assert "Traceback" not in said
+    assert "lost" not in said
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("sink", [">&-", "> /dev/full", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_worker_without_output_does_what_it_does(
+    sink: str, form: tuple[str, ...], tmp_path: Path, write_checkpoint: Write
+) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    words = command("worker", "--checkpoint", where, "--skeleton", "tensors", "--once", *form)
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {sink}', "sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(tmp_path),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("output is lost: No space left on device") == int("full" in sink)
+
+
+def test_progress_and_result_call_an_unnamed_worker_the_same(tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    done = run(tmp_path, "worker", "--checkpoint", where, "--skeleton", "tensors", "--once")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.split()[0]
+    assert name != "worker"
+    assert {line.split()[2] for line in done.stderr.splitlines()} == {name}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6, 2.0])
+def test_a_signal_at_any_time_ends_a_worker_quietly(seconds: float, tmp_path: Path, write_checkpoint: Write) -> None:
+    """With 0, or killed by the signal as any process where nothing was set up yet (143 in a shell)."""
+    where = str(write_checkpoint(tmp_path / "m"))
+    process = subprocess.Popen(
+        command("worker", "--checkpoint", where, "--skeleton", "tensors"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(tmp_path),
+    )
+    time.sleep(seconds)
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode in (0, -signal.SIGTERM), err
+    assert "Traceback" not in err
+    assert "gone" in out or process.returncode != 0
+
+
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.1])
+def test_two_signals_end_a_worker_quietly(between: float, tmp_path: Path, write_checkpoint: Write) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    with serving(tmp_path, where) as process:
+        for _ in range(2):
+            process.terminate()
+            time.sleep(between)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(timeout=30) in (0, -signal.SIGTERM)
+    assert "Traceback" not in said
+
+
+async def test_a_bug_is_shown_without_groups_around_it(tmp_path: Path, write_checkpoint: Write) -> None:
+    async def bug(replica: Replica) -> None:
+        raise ExceptionGroup("tasks", [ZeroDivisionError("a bug")])
+
+    asked = Asked(str(write_checkpoint(tmp_path / "m")), skeleton="tensors", json=True)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        await serve(asked, Settings(redis="none"), bug)
 
 
 def test_a_second_worker_pulls_from_the_first(tmp_path: Path, write_checkpoint: Write) -> None:
