@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -128,6 +128,12 @@ def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, st
             named = f"{origin.get(field, field)} is {value}"
             raise ConfigError(f"bad setting: {named}", advice=f"use {least:g} to {most:g}")
     return settings
+
+
+def environment(kept: Sequence[str] = ()) -> dict[str, str]:
+    """This process's environment for a child, without the settings in it but for those named."""
+    names = {PREFIX + field.upper() for field in kept}
+    return {name: value for name, value in os.environ.items() if name in names or not name.startswith(PREFIX)}
 
 
 def otlp_endpoint() -> str:

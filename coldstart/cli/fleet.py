@@ -6,7 +6,6 @@ the demo's matter. Every process is gone when the fleet's block ends, whatever h
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -129,19 +128,13 @@ class Fleet:
         process = await anyio.open_process(
             [sys.executable, "-m", "coldstart.cli.demo_worker", msgspec.json.encode(task).decode()],
             stderr=None,
-            env=_environment(),
+            env=config.environment(kept=("transports",)),  # not what an operator has set for workers of their own
             start_new_session=True,  # Ctrl-C is for the demo, which ends its workers in order
         )
         member = Member(task.asked.name, process, started)
         self.members.append(member)
         self._tasks.start_soon(member.follow)
         return member
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without the settings that an operator has for workers of his own."""
-    kept = config.PREFIX + "TRANSPORTS"
-    return {name: value for name, value in os.environ.items() if name == kept or not name.startswith(config.PREFIX)}
 
 
 @asynccontextmanager
