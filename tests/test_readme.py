@@ -32,5 +32,9 @@ def test_python_in_the_readme_compiles(block: str) -> None:
     ast.parse("async def main():\n" + textwrap.indent(block, "    "))
 
 
+def test_nothing_is_left_to_fill_in() -> None:
+    assert not re.findall(r"\b[A-Z]+_TABLE\b|\bTBD\b|\bTODO\b", README)
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 150
