@@ -4,7 +4,9 @@
         def open_source(self, settings):
             return FACTORY.open(settings)
 
-It decides what "keeps its promises" means: the right bytes and no others, a bounded end to every
+A transport without a source side subclasses :class:`PullContract` instead.
+
+Decides what "keeps its promises" means: the right bytes and no others, a bounded end to every
 failure, nothing written after a pull has returned, nothing left after ``aclose``. It must not
 know any implementation. Needs pytest with anyio's plugin in auto mode; ``memories.py`` is what
 it moves.
@@ -16,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import pairwise
 
 import anyio
@@ -67,11 +69,75 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
             await anyio.sleep(0.002)
 
 
-class TransportContract:
-    """Hooks first, then the promises."""
+class PullContract:
+    """What every transport promises, storage too: the right bytes, only those, and a free loop."""
 
     deadline: float = 15.0
     """Seconds in which every failure must have been noticed."""
+
+    def holding(self, held: Memory) -> AbstractAsyncContextManager[tuple[Transport, bytes]]:
+        """A transport that can pull what ``held`` holds, and the ticket for it."""
+        raise NotImplementedError
+
+    def memory(self, layout: Layout, *, seed: int | None = None, fill: int = 0) -> Memory:
+        """Memory of a kind that the transport supports, with random or constant content."""
+        return BytesMemory(layout, seed=seed, fill=fill)
+
+    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
+    async def test_everything_arrives(self, layout: Layout) -> None:
+        held, target, landed = self.memory(layout, seed=1), self.memory(layout, fill=0xAA), Landings()
+        async with self.holding(held) as (transport, ticket):
+            await transport.pull(ticket, [whole(layout)], target, landed)
+            assert payload(target, layout) == payload(held, layout)
+            assert merged(landed.spans) == (whole(layout),)
+            assert sum(span.length for span in landed.spans) == layout.nbytes, "landed once each"
+
+    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
+    async def test_only_the_spans_asked_for_are_written(self, layout: Layout) -> None:
+        """Spans that start and end anywhere: inside storages, in padding, across both."""
+        end = layout.nbytes
+        cuts = [0, 1, end // 7, end // 7 + 1, end // 3, end // 3 + 300, end // 2, end - 257, end - 3, end]
+        cuts = sorted({min(max(cut, 0), end) for cut in cuts})
+        spans = [Span(low, high - low) for low, high in list(pairwise(cuts))[::2]]
+        held, target, landed = self.memory(layout, seed=2), self.memory(layout, fill=0xAA), Landings()
+        async with self.holding(held) as (transport, ticket):
+            await transport.pull(ticket, spans, target, landed)
+            assert merged(landed.spans) == merged(spans)
+            for span in spans:
+                assert pieces_of(target, span) == pieces_of(held, span)
+            untouched = self.memory(layout, fill=0xAA)
+            for span in gaps(spans, whole(layout)):
+                assert pieces_of(target, span) == pieces_of(untouched, span)
+
+    async def test_nothing_asked_nothing_done(self) -> None:
+        layout = layout_of(1000)
+        target, landed = self.memory(layout, fill=0xAA), Landings()
+        async with self.holding(self.memory(layout, seed=1)) as (transport, ticket):
+            await transport.pull(ticket, [], target, landed)
+            assert landed.spans == []
+            assert payload(target, layout) == b"\xaa" * 1000
+
+    async def test_the_loop_is_never_blocked(self) -> None:
+        layout = layout_of(48 * MIB)
+        gaps_seen: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                began = time.perf_counter()
+                await anyio.sleep(0.001)
+                gaps_seen.append(time.perf_counter() - began)
+
+        held, target = self.memory(layout, seed=6), self.memory(layout)
+        async with self.holding(held) as (transport, ticket), anyio.create_task_group() as group:
+            group.start_soon(tick)
+            await transport.pull(ticket, [whole(layout)], target, Landings())
+            group.cancel_scope.cancel()
+        assert gaps_seen
+        assert max(gaps_seen) < 0.5, "the event loop stood still during a pull"
+
+
+class TransportContract(PullContract):
+    """What transports between peers promise besides. Hooks first, then the promises."""
 
     paces: bool = True
     """Whether the source keeps ``lend_bytes_per_second``; without it, transfers cannot be caught half-way."""
@@ -83,52 +149,16 @@ class TransportContract:
     def open_joiner(self, settings: TransportSettings) -> Transport:
         return self.open_source(settings)
 
-    def memory(self, layout: Layout, *, seed: int | None = None, fill: int = 0) -> Memory:
-        """Memory of a kind that the transport supports, with random or constant content."""
-        return BytesMemory(layout, seed=seed, fill=fill)
-
     async def kill(self, source: Transport) -> None:
         """End the source's side without a word; the default closes it."""
         await source.aclose()
 
-    # ------------------------------------------------------------------------------- the right bytes
-
-    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
-    async def test_everything_arrives(self, layout: Layout) -> None:
+    @asynccontextmanager
+    async def holding(self, held: Memory) -> AsyncIterator[tuple[Transport, bytes]]:
         async with self._pair() as (source, joiner):
-            held, target = self.memory(layout, seed=1), self.memory(layout, fill=0xAA)
-            landed = Landings()
-            await joiner.pull(await source.offer(grant("t"), held), [whole(layout)], target, landed)
-            assert payload(target, layout) == payload(held, layout)
-            assert merged(landed.spans) == (whole(layout),)
+            yield joiner, await source.offer(grant("t"), held)
 
-    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
-    async def test_only_the_spans_asked_for_are_written(self, layout: Layout) -> None:
-        """Spans that start and end anywhere: inside storages, in padding, across both."""
-        end = layout.nbytes
-        cuts = [0, 1, end // 7, end // 7 + 1, end // 3, end // 3 + 300, end // 2, end - 257, end - 3, end]
-        cuts = sorted({min(max(cut, 0), end) for cut in cuts})
-        edges = list(pairwise(cuts))
-        spans = [Span(low, high - low) for low, high in edges[::2]]
-        async with self._pair() as (source, joiner):
-            held, target = self.memory(layout, seed=2), self.memory(layout, fill=0xAA)
-            landed = Landings()
-            await joiner.pull(await source.offer(grant("t"), held), spans, target, landed)
-            assert merged(landed.spans) == merged(spans)
-            for span in spans:
-                assert pieces_of(target, span) == pieces_of(held, span)
-            untouched = self.memory(layout, fill=0xAA)
-            for span in gaps(spans, whole(layout)):
-                assert pieces_of(target, span) == pieces_of(untouched, span)
-
-    async def test_nothing_asked_nothing_done(self) -> None:
-        layout = layout_of(1000)
-        async with self._pair() as (source, joiner):
-            target = self.memory(layout, fill=0xAA)
-            landed = Landings()
-            await joiner.pull(await source.offer(grant("t"), self.memory(layout, seed=1)), [], target, landed)
-            assert landed.spans == []
-            assert payload(target, layout) == b"\xaa" * 1000
+    # ------------------------------------------------------------------------------- several at once
 
     async def test_one_source_serves_many_pulls_at_once(self) -> None:
         """Three grants, and two pulls under one of them."""
@@ -151,24 +181,6 @@ class TransportContract:
                 target = self.memory(layout)
                 await joiner.pull(ticket, [whole(layout)], target, Landings())
                 assert payload(target, layout) == payload(memory, layout)
-
-    async def test_the_loop_is_never_blocked(self) -> None:
-        layout = layout_of(48 * MIB)
-        gaps_seen: list[float] = []
-
-        async def tick() -> None:
-            while True:
-                began = time.perf_counter()
-                await anyio.sleep(0.001)
-                gaps_seen.append(time.perf_counter() - began)
-
-        async with self._pair() as (source, joiner), anyio.create_task_group() as group:
-            held, target = self.memory(layout, seed=6), self.memory(layout)
-            group.start_soon(tick)
-            await joiner.pull(await source.offer(grant("t"), held), [whole(layout)], target, Landings())
-            group.cancel_scope.cancel()
-        assert gaps_seen
-        assert max(gaps_seen) < 0.5, "the event loop stood still during a pull"
 
     # ------------------------------------------------------------------------------- tickets
 

@@ -6,19 +6,19 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
 
 from coldstart.errors import CheckpointError, TransportError
-from coldstart.layout import Layout, Span, Tensor, gaps, merged
-from coldstart.ports import Checkpoint, StoredTensor, Transport
+from coldstart.layout import Layout, Span, Tensor
+from coldstart.ports import Checkpoint, Memory, StoredTensor, Transport
 from coldstart.testing.memories import BytesMemory, layout_of
-from coldstart.testing.transport_contract import AWKWARD, MIB, Landings, grant, pieces_of, resources, whole
+from coldstart.testing.transport_contract import MIB, Landings, PullContract, grant, resources, whole
 from coldstart.transports import storage
 from coldstart.transports.storage import Placement, StorageTransport, Unplaced, place
 
@@ -42,35 +42,28 @@ def stored(memory: BytesMemory, directory: Path, files: int = 1) -> tuple[Checkp
     return checkpoint, placement
 
 
+class TestStorage(PullContract):
+    """The contract that every transport keeps, on files."""
+
+    files = 1
+
+    @asynccontextmanager
+    async def holding(self, held: Memory) -> AsyncIterator[tuple[Transport, bytes]]:
+        assert isinstance(held, BytesMemory)
+        with TemporaryDirectory() as directory:
+            transport: Transport = StorageTransport(*stored(held, Path(directory), self.files))
+            try:
+                yield transport, b""
+            finally:
+                await transport.aclose()
+                await transport.aclose()
+
+
+class TestStorageInSeveralFiles(TestStorage):
+    files = 3
+
+
 class TestReading:
-    @pytest.mark.parametrize("files", [1, 3])
-    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
-    async def test_everything(self, layout: Layout, files: int, tmp_path: Path) -> None:
-        held, target = BytesMemory(layout, seed=1), BytesMemory(layout, fill=0xAA)
-        transport: Transport = StorageTransport(*stored(held, tmp_path, files))
-        landed = Landings()
-        await transport.pull(b"", [whole(layout)], target, landed)
-        assert target.storages == held.storages
-        assert merged(landed.spans) == (whole(layout),)
-        assert sum(span.length for span in landed.spans) == layout.nbytes
-        await transport.aclose()
-        await transport.aclose()
-
-    @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
-    async def test_only_the_spans_asked_for(self, layout: Layout, tmp_path: Path) -> None:
-        end = layout.nbytes
-        places = (1, end // 7, end // 7 + 1, end // 3, end // 2, end - 257, end)
-        cuts = sorted({min(max(cut, 0), end) for cut in places})
-        spans = [Span(low, high - low) for low, high in list(pairwise(cuts))[::2]]
-        held, target = BytesMemory(layout, seed=2), BytesMemory(layout, fill=0xAA)
-        landed = Landings()
-        await StorageTransport(*stored(held, tmp_path)).pull(b"", spans, target, landed)
-        assert merged(landed.spans) == merged(spans)
-        for span in spans:
-            assert pieces_of(target, span) == pieces_of(held, span)
-        for span in gaps(spans, whole(layout)):
-            assert pieces_of(target, span) == pieces_of(BytesMemory(layout, fill=0xAA), span)
-
     async def test_a_span_of_padding_lands_without_reading(self, tmp_path: Path) -> None:
         layout = layout_of(1, 1)
         landed = Landings()
