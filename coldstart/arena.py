@@ -151,7 +151,7 @@ class Arena:
         """Leave the present memory to whatever may still write into it, and move to fresh memory.
 
         The old memory stays allocated as long as this arena lives. Carried tensors point into
-        the new memory, which holds poison except for ``keep``: those spans are copied, and must
+        the new memory, which holds nothing of use except for ``keep``: those spans are copied, and must
         be verified again because the late writer may have been faster than the copy.
 
         Raises:

@@ -79,6 +79,8 @@ class Claiming:
             )
         )
         self.post(await self._event_of(outcome, attempt, transfer))
+        if transfer.source is None:
+            self._transfers.pop(attempt, None)
         early, transfer.early = transfer.early or (), None
         for event in early:
             self.post(event)

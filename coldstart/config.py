@@ -122,10 +122,15 @@ def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, st
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"bad setting: {_named(str(error), origin, values)}") from error
+    return checked(settings, origin)
+
+
+def checked(settings: Settings, origin: Mapping[str, str] | None = None) -> Settings:
+    """``settings`` as they are; raises ConfigError for a number out of its range, under the name in ``origin``."""
     for field, (least, most) in _RANGES.items():
         value = getattr(settings, field)
         if not least <= value <= most:
-            named = f"{origin.get(field, field)} is {value}"
+            named = f"{(origin or {}).get(field, field)} is {value}"
             raise ConfigError(f"bad setting: {named}", advice=f"use {least:g} to {most:g}")
     return settings
 

@@ -222,23 +222,6 @@ def _fastest(device: torch.device) -> RowSums:
     return by_kernel if agreed else by_operators
 
 
-def _words_on_device(
-    pieces: Sequence[tuple[int, torch.Tensor]], batch: Span, device: torch.device
-) -> torch.Tensor:
-    """The words of ``batch``: int32 of shape (rows, words of a row), in place where possible."""
-    for offset, tensor in pieces:
-        inside = batch.offset - offset
-        whole = inside >= 0 and batch.end <= offset + tensor.numel() and batch.length % ROW_BYTES == 0
-        if whole and (tensor.storage_offset() + inside) % 4 == 0:
-            return tensor[inside : inside + batch.length].view(torch.int32).view(-1, ROW_WORDS)
-    staged = torch.zeros(_row_count(batch.length) * ROW_BYTES, dtype=torch.uint8, device=device)
-    for offset, tensor in pieces:
-        low, high = max(offset, batch.offset), min(offset + tensor.numel(), batch.end)
-        if low < high:
-            staged[low - batch.offset : high - batch.offset] = tensor[low - offset : high - offset]
-    return staged.view(torch.int32).view(-1, ROW_WORDS)
-
-
 @cache
 def _keys_on(device: torch.device) -> torch.Tensor:
     return torch.from_numpy(KEYS.copy()).to(device)

@@ -7,7 +7,6 @@
     ├── PluginUnavailable      the operator: a chosen plugin is installed but cannot run here
     ├── SkeletonError          the model's author: a tensor that cannot be carried or rebuilt
     ├── TransportError         nobody: another source is tried
-    ├── PeerRefused            nobody: another source is tried
     ├── BadMessage             nobody: a newer or hostile peer; counted and dropped
     ├── BusError               nobody: coordination is down, storage is used
     ├── IntegrityError         never ask for the same bytes again
@@ -32,7 +31,6 @@ __all__ = [
     "ConfigError",
     "IllegalTransition",
     "IntegrityError",
-    "PeerRefused",
     "PluginUnavailable",
     "SkeletonError",
     "TransportError",
@@ -91,18 +89,8 @@ class TransportError(ColdstartError):
     """Bytes did not arrive.
 
     Args:
-        reason: a short stable word for metrics (``refused``, ``closed``, ``revoked``, ...).
+        reason: a short stable word (``refused``, ``closed``, ``revoked``, ...).
     """
-
-    exit_code = 6
-
-    def __init__(self, what: str, *, reason: str, advice: str = "") -> None:
-        super().__init__(what, advice=advice)
-        self.reason = reason
-
-
-class PeerRefused(ColdstartError):
-    """A source answered the handshake with a refusal."""
 
     exit_code = 6
 

@@ -61,8 +61,12 @@ class Joining:
     """The joiner's hands.
 
     Args:
+        target: what is to be filled.
+        claiming, truths: its dealings over the bus.
         transports: those that can serve this device, in order of preference.
-        post: queues an event for the joiner's machine; ``post_to_source`` for the source's.
+
+    ``post`` queues an event for the joiner's machine, ``post_to_source`` for the source's; both are
+    set by whoever connects the parts.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Joining:
         self._transports = transports
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
+        self._abandoned: set[int] = set()
         self._landed = 0
         self.post: Callable[[Event], None] = lambda event: None
         self.post_to_source: Callable[[Event], None] = lambda event: None
@@ -193,6 +198,8 @@ class Joining:
             tasks.start_soon(verify)
             with anyio.CancelScope() as scope:
                 self._scopes[attempt] = scope
+                if attempt in self._abandoned:
+                    scope.cancel()
                 reason = await _outcome(move, landing.landed)
             del self._scopes[attempt]
             await landing.settle()
@@ -200,6 +207,7 @@ class Joining:
         self.post(events.PullEnded(attempt, reason, quiet_after_cancel or not scope.cancelled_caught))
 
     def _abandon(self, attempt: int) -> None:
+        self._abandoned.add(attempt)
         scope = self._scopes.get(attempt)
         if scope is not None:
             scope.cancel()

@@ -31,6 +31,9 @@ UNSEEN = 2
 
 GONE = "gone"
 
+REVOKE_SECONDS = 15.0
+"""A transport's revoke must return within this, or the grant counts as closed all the same."""
+
 
 class Lending:
     """The source's hands.
@@ -39,9 +42,12 @@ class Lending:
         station: without a bus nothing is ever lent.
         memory: the verified weights.
         truths: knows the digests they were verified against.
+        transports, terms: what is lent over, and on what conditions.
         host: the address in the advert, for people.
         advertised: called after the first advert: nobody need wait for us any more.
-        post: queues an event for the source's machine; ``post_to_joiner`` for the joiner's.
+
+    ``post`` queues an event for the source's machine, ``post_to_joiner`` for the joiner's; both are
+    set by whoever connects the parts.
     """
 
     def __init__(
@@ -82,10 +88,8 @@ class Lending:
                 case effects.OpenOffer(transfer=transfer):
                     self._opening.discard(transfer)
                     self.post(events.OfferFailed(transfer, str(error)[:512]))
-                case effects.CloseGrant(transfer=transfer):
-                    self.post(events.GrantClosed(transfer))
                 case _:
-                    pass
+                    logger().warning("effect failed", effect=type(effect).__name__, error=str(error))
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
@@ -107,14 +111,7 @@ class Lending:
                 refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason[:512])
                 await self._send(effect.joiner, refusal)
             case effects.CloseGrant():
-                self._opening.discard(effect.transfer)
-                await self._transports[effect.transport].revoke(effect.transfer)
-                self._numbers.pop(effect.transfer, None)
-                self._unseen.pop(effect.transfer, None)
-                self.post(events.GrantClosed(effect.transfer))
-                if effect.outcome in (GONE, NO_SIGN_OF_LIFE) and self._station.bus is not None:
-                    # The dead give nothing back.
-                    await self._station.bus.release(self._station.key, self._worker.name, effect.transfer)
+                await self._close(effect)
             case effects.ReportDrained():
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())
@@ -205,6 +202,20 @@ class Lending:
             await transport.revoke(effect.transfer)
             raise TransportError(f"ticket of {len(ticket)} bytes is over {MAX_TICKET_BYTES}", reason="ticket")
         self.post(events.OfferOpened(effect.transfer, ticket))
+
+    async def _close(self, effect: effects.CloseGrant) -> None:
+        """Revoke, and give back the slot of a joiner that cannot; a revoke that does not return is left behind."""
+        self._opening.discard(effect.transfer)
+        try:
+            with anyio.fail_after(REVOKE_SECONDS):
+                await self._transports[effect.transport].revoke(effect.transfer)
+        except Exception as error:  # a transport may raise anything
+            logger().error("grant not quiet", transfer=effect.transfer, transport=effect.transport, error=repr(error))
+        self._numbers.pop(effect.transfer, None)
+        self._unseen.pop(effect.transfer, None)
+        self.post(events.GrantClosed(effect.transfer))
+        if effect.outcome in (GONE, NO_SIGN_OF_LIFE) and self._station.bus is not None:
+            await self._station.bus.release(self._station.key, self._worker.name, effect.transfer)
 
     async def _send_offer(self, effect: effects.SendOffer) -> None:
         number = secrets.randbits(62)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coldstart.effects import Release
+from coldstart.effects import Effect, Release, Resign
 from coldstart.errors import IllegalTransition
-from coldstart.events import AttemptEvent, Event, SourceClaimed
+from coldstart.events import AttemptEvent, Event, LoaderElected, SourceClaimed
 from coldstart.phases import discover, fallback, handshake, serve, transfer, verify
 from coldstart.phases.states import PHASE_OF, Failed, Gone, Idle, Journey, Move, Page, Phase, State
 from coldstart.plan import Limits
@@ -66,11 +66,15 @@ def ended(state: State) -> bool:
     return isinstance(state, Failed | Gone)
 
 
-def _stale(event: Event) -> tuple[Release, ...]:
-    """A slot granted to an attempt that nobody waits for is given back."""
-    if isinstance(event, SourceClaimed):
-        return (Release(event.attempt, event.source.worker, "too late"),)
-    return ()
+def _stale(event: Event) -> tuple[Effect, ...]:
+    """A slot or a lease that came to an attempt that nobody waits for is given back."""
+    match event:
+        case SourceClaimed(attempt=attempt, source=source):
+            return (Release(attempt, source.worker, "too late"),)
+        case LoaderElected():
+            return (Resign(),)
+        case _:
+            return ()
 
 
 EDGES = (

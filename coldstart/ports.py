@@ -1,8 +1,11 @@
 """The interfaces between the runner and everything that touches the world.
 
 Plugins implement these. Together with ``coldstart.layout`` and ``coldstart.errors`` this
-module is the plugin API; :data:`API` is its number. It holds Protocols and the frozen values
-that cross them, no behaviour. It must not know any implementation; ``registry.py`` finds those.
+module is the plugin API; :data:`API` is its number. Skeleton builders may also build on
+``coldstart.skeletons.module`` and ``coldstart.skeletons.adoption``, which count with it.
+
+It holds Protocols and the frozen values that cross them, no behaviour. It must not know any
+implementation; ``registry.py`` finds those.
 """
 
 from __future__ import annotations

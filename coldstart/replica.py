@@ -157,7 +157,8 @@ async def join(
         order = assembly.Order(Path(checkpoint), skeleton, dtype, device, rank or Rank(), revision)
         return cast("Built", assembly.build(order))
 
-    session = Session(build, name, settings or config.load({"redis": redis}), bus, on_progress)
+    chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
+    session = Session(build, name, chosen, bus, on_progress)
     session.begin()
     replica = Replica(name, session)
     try:

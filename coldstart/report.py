@@ -61,7 +61,7 @@ class Mark(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
 
-    ``verified`` is true only in SERVE; ``against`` says what the bytes were compared with:
+    ``verified`` is true only once SERVE was entered; ``against`` says what the bytes were compared with:
     ``published truth``, or ``own storage read`` where this worker made the truth.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
@@ -128,6 +128,7 @@ class Recorder:
         self._landed = 0
         self._landed_in_phase = 0
         self._own_truth = False
+        self._served = False
         self._transport = ""
         self._state: State | None = None
 
@@ -171,6 +172,7 @@ class Recorder:
         self._landed_in_phase = 0
         if self._ended is None:
             self._timeline.append(Mark(after.value, at - self._began, source))
+        self._served = self._served or after is Phase.SERVE
         if after in (Phase.SERVE, Phase.FAILED, Phase.GONE) and self._ended is None:
             self._ended = at
 
@@ -222,7 +224,6 @@ class Recorder:
         peers = tuple(origin for origin in origins if origin != STORAGE)
         peer = sum(payload_of(self._layout, origins[origin]) for origin in peers)
         phase = phase_of(state) if state else Phase.IDLE
-        serving = phase is Phase.SERVE or (phase is Phase.GONE and self._ended is not None)
         moving = self._phases.get("transfer" if peer else "fallback", 0.0)
         return Report(
             worker=self._worker,
@@ -230,7 +231,7 @@ class Recorder:
             model=self._model,
             state=phase,
             path=_path(peer, storage),
-            verified=serving and journey is not None and journey.complete,
+            verified=self._served and journey is not None and journey.complete,
             against="own storage read" if self._own_truth else "published truth",
             sources=peers,
             transport=self._carried_over(peers) or (STORAGE if storage else ""),

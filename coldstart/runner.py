@@ -65,6 +65,9 @@ class Runner(Generic[S]):
         self._observers = tuple(observers)
         self._deadlines: dict[tuple[Timer, str], float] = {}
         self._count = 0
+        self._performing = 0
+        self.done = anyio.Event()
+        """Set when the machine has ended and every effect has been performed."""
         self._send, self._receive = anyio.create_memory_object_stream[Event](math.inf)
 
     def post(self, event: Event) -> None:
@@ -79,7 +82,9 @@ class Runner(Generic[S]):
         self._observers, self._perform = (), _nothing
 
     async def run(self) -> None:
-        """Drive the machine to its end, then wait for the effects still being performed.
+        """Drive the machine to its end, then go on until the effects on their way have been performed.
+
+        What they are answered with may still ask for something: a slot granted too late is given back.
 
         Raises:
             IllegalTransition: a bug; nothing runs any more.
@@ -90,9 +95,15 @@ class Runner(Generic[S]):
                 try:
                     while not self._ended(self.state):
                         self._advance(await self._next(), tasks)
+                    self._deadlines.clear()
+                    while self._performing or self._receive.statistics().current_buffer_used:
+                        self._advance(await self._receive.receive(), tasks)
+                except anyio.EndOfStream:
+                    pass
                 except IllegalTransition as error:  # raised below as it is, not in a group
                     illegal = error
                     tasks.cancel_scope.cancel()
+        self.done.set()
         if illegal is not None:
             raise illegal
 
@@ -102,8 +113,9 @@ class Runner(Generic[S]):
         self.state, effects = self._step(before, event, at)
         self._count += 1
         entry = Entry(self._count, at, event, before, self.state, effects)
-        for observe in self._observers:
-            observe(entry)
+        if effects or not self._ended(before):
+            for observe in self._observers:
+                observe(entry)
         for effect in effects:
             match effect:
                 case Arm(timer=timer, seconds=seconds, subject=subject):
@@ -111,7 +123,14 @@ class Runner(Generic[S]):
                 case Disarm(timer=timer, subject=subject):
                     self._deadlines.pop((timer, subject), None)
                 case _:
-                    tasks.start_soon(self._perform, effect, name=type(effect).__name__)
+                    self._performing += 1
+                    tasks.start_soon(self._perform_one, effect, name=type(effect).__name__)
+
+    async def _perform_one(self, effect: Effect) -> None:
+        await self._perform(effect)
+        self._performing -= 1
+        if not self._performing and self._ended(self.state):
+            self._send.close()
 
     async def _next(self) -> Event:
         """The next event, or the expiry of the next timer, whichever comes first."""

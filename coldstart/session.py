@@ -27,6 +27,8 @@ from coldstart.wiring import Build, Wired
 
 CLOSE_SECONDS = 3.0
 """What a cancelled host still waits for withdrawal and for readers to be quiet."""
+ANSWER_SECONDS = 1.0
+"""What a joiner that ends waits for answers under way: a slot granted too late is given back."""
 PROGRESS_SECONDS = 0.05
 """Progress is told at most so often, and at every change of phase."""
 
@@ -77,17 +79,21 @@ class Session:
             await self.gone.wait()
 
     async def close(self) -> None:
-        """End everything now; must not be cancelled. Takes twice CLOSE_SECONDS at most."""
+        """End everything now; must not be cancelled. Takes about three times CLOSE_SECONDS at most."""
         if self.wired is not None and not self.gone.is_set():
             self.wired.node.drain(at_once=True)
             with anyio.move_on_after(CLOSE_SECONDS):
                 await self.gone.wait()
-        self._stop()
+        if self.wired is not None:
+            with anyio.move_on_after(ANSWER_SECONDS):
+                await self.wired.node.joiner.done.wait()
         self._over.set()
-        with anyio.move_on_after(CLOSE_SECONDS):
-            if self._task is not None:
+        self._stop()
+        if self._task is not None:
+            with anyio.move_on_after(CLOSE_SECONDS):
                 await asyncio.wait({self._task})
-            if self.wired is not None:
+        if self.wired is not None:  # also when a thread that cannot be cancelled is still at work
+            with anyio.move_on_after(CLOSE_SECONDS):
                 await self.wired.close()
 
     # ----------------------------------------------------------------------------- in its own task
@@ -106,8 +112,9 @@ class Session:
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")
-        for part in self.wired.node.parts:
-            tasks.start_soon(self._part, part)
+        with self.wired.trace.current():  # what the parts log belongs to this cold start
+            for part in self.wired.node.parts:
+                tasks.start_soon(self._part, part)
         self.wired.node.start()
 
     async def _part(self, part: Part) -> None:
@@ -118,6 +125,8 @@ class Session:
         """
         with anyio.CancelScope() as scope:
             self._running.add(scope)
+            if self._over.is_set() or self.gone.is_set():  # ended before this part had begun
+                scope.cancel()
             try:
                 await part()
             except Exception as error:

@@ -64,7 +64,7 @@ class Terms(msgspec.Struct, frozen=True):
     """What a source lends, and on what conditions. Times in seconds.
 
     Args:
-        layout: digest of the layout that is lent.
+        layout: lineage of the weights that are lent.
         slots: grants at one time.
         transports: names, in order of preference.
         lease: life of the advert; renewed three times as often.

@@ -41,8 +41,9 @@ def logger() -> Logger:
     """The logger to use now: the host's structlog, or the standard library's, silent by default."""
     import structlog  # slow to import: ``wiring.py`` does it in a thread before the first call
 
+    ids = _ids(trace.get_current_span())
     if structlog.is_configured():
-        return cast(Logger, structlog.get_logger("coldstart"))
+        return cast(Logger, structlog.get_logger("coldstart").bind(**ids))
     standard = logging.getLogger("coldstart")
     if not standard.handlers:
         standard.addHandler(logging.NullHandler())
@@ -52,7 +53,7 @@ def logger() -> Logger:
             standard,
             wrapper_class=structlog.stdlib.BoundLogger,
             processors=[structlog.processors.KeyValueRenderer(key_order=["event"])],
-        ),
+        ).bind(**ids),
     )
 
 
@@ -89,6 +90,12 @@ class JoinerTrace:
     def building(self) -> Iterator[None]:
         """The span of the work before the machine starts; an error in it is the cold start's."""
         with _tracer().start_as_current_span("coldstart.build", context=set_span_in_context(self._root)):
+            yield
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Tasks started in the block log with the cold start's ids."""
+        with trace.use_span(self._root, end_on_exit=False):
             yield
 
     def identify(self, shard: str, model: str) -> None:

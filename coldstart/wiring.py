@@ -2,7 +2,7 @@
 
 Decides which bus, which transports and which address a worker uses. The only module that names
 adapters, and it imports them late and in worker threads, because torch and redis are slow to
-import. How the parts are connected is in ``node.py``; what the whole does is ``replica.py``'s matter.
+import. How the parts are connected is in ``node.py``; what the whole does is ``session.py``'s matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from coldstart import registry
 from coldstart.config import Settings
-from coldstart.errors import BusError, PluginUnavailable
+from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.joining import Target
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
@@ -43,8 +43,10 @@ Build = Callable[[], "Built"]
 class Wired:
     """One worker's node with the module it fills, ready to run; closed with :meth:`close`."""
 
-    def __init__(self, built: Built, recorder: Recorder, node: Node, resources: AsyncExitStack) -> None:
-        self.built, self.recorder, self.node = built, recorder, node
+    def __init__(
+        self, built: Built, recorder: Recorder, trace: JoinerTrace, node: Node, resources: AsyncExitStack
+    ) -> None:
+        self.built, self.recorder, self.trace, self.node = built, recorder, trace, node
         self._resources = resources
 
     async def close(self) -> None:
@@ -93,7 +95,7 @@ async def wire(
             observers=(recorder, trace, observe),
             lend_observers=(lend_trace,),
         )
-        return Wired(built, recorder, node, resources.pop_all())
+        return Wired(built, recorder, trace, node, resources.pop_all())
 
 
 def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:
@@ -143,7 +145,7 @@ async def _reach_bus(resources: AsyncExitStack, settings: Settings) -> tuple[Bus
 
 @asynccontextmanager
 async def open_store(settings: Settings) -> AsyncIterator[str]:
-    """The URL of the store: the one given, or that of this machine's embedded Valkey, kept up for the block."""
+    """The URL of the store: the one given, or that of this machine's embedded Valkey, attached to for the block."""
     if settings.redis:
         yield settings.redis
         return
@@ -196,13 +198,21 @@ async def _transports(
                 raise
             logger().info("transport left out", transport=name, reason=str(error))
             continue
-        transport = await anyio.to_thread.run_sync(factory.open, own)  # may look a host name up
-        if not transport.traits.needs_peer or kind not in transport.traits.device_kinds:
-            await transport.aclose()
+        try:
+            transport = await anyio.to_thread.run_sync(factory.open, own)  # may look a host name up
+            resources.push_async_callback(transport.aclose)
+            fits = transport.traits.needs_peer and kind in transport.traits.device_kinds
+        except ConfigError:
+            raise
+        except Exception as error:  # a plugin may raise anything, chosen or not
+            if chosen:
+                raise PluginUnavailable(f"transport {name!r} does not open: {error!r}") from error
+            logger().warning("transport left out", transport=name, reason=repr(error))
+            continue
+        if not fits:
             if chosen:
                 raise PluginUnavailable(f"transport {name!r} cannot serve {device} memory between peers")
             continue
-        resources.push_async_callback(transport.aclose)
         opened[name] = transport
     return opened
 

@@ -11,6 +11,7 @@ from coldstart import effects, events
 from coldstart.bus.memory import MemoryBus
 from coldstart.errors import TransportError
 from coldstart.events import Event
+from coldstart.lending import REVOKE_SECONDS
 from coldstart.messages import Accept, Hello, Offer, Refusal, decode, encode
 from coldstart.phases.states import Transferring
 from coldstart.plan import Limits
@@ -254,3 +255,17 @@ async def test_the_slot_of_a_joiner_that_was_killed_is_free_soon() -> None:
         assert (await adverts(workers))[0].used == 0
         c = workers.start("c")
         assert (await c.ready()).sources == ("a",)
+
+
+async def test_a_revoke_that_never_returns_does_not_hold_up_a_drain() -> None:
+    class Unending(Wrapped):
+        async def revoke(self, transfer: str) -> None:
+            await anyio.sleep_forever()
+
+    async with fleet() as workers:
+        a = workers.start("a", transport=Unending)
+        await a.lends()
+        b = workers.start("b", peer_seconds=60.0, limits=Limits(stall=60.0))
+        await b.reached(Transferring)
+        with anyio.fail_after(TERMS.drain + REVOKE_SECONDS + 1.0):
+            await a.drain()

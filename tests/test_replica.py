@@ -22,8 +22,10 @@ import coldstart
 from coldstart import config, wiring
 from coldstart.config import Settings
 from coldstart.errors import ColdStartFailed, ConfigError, SkeletonError, TruthConflict, UnknownPlugin
+from coldstart.ports import TransportSettings
 from coldstart.report import Progress
 from coldstart.skeletons.module import ModuleSkeleton
+from coldstart.transports import tcp
 
 Write = Callable[..., Path]
 
@@ -221,6 +223,72 @@ class Slow:
     def __call__(self) -> nn.Module:
         self.release.wait(20)
         return nn.Linear(4, 4)
+
+
+async def test_a_host_that_fails_at_once_leaves_nothing_behind(settings: Settings, checkpoint: Path) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(ConfigError, match="not built yet"):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, wait=False) as replica:
+            _ = replica.module
+    assert asyncio.all_tasks() == before
+    assert replica.phase is not coldstart.Phase.SERVE
+
+
+async def test_settings_made_by_hand_are_checked_too(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="slots is 0"):
+        async with coldstart.join(checkpoint, settings=Settings(slots=0)):
+            raise AssertionError("not reached")
+
+
+async def test_a_loader_that_cannot_be_stopped_does_not_keep_the_rest_open(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's connections and sockets are released although a thread is still at work."""
+    release = threading.Event()
+    closed: list[bool] = []
+    close = wiring.Wired.close
+
+    async def noted(self: wiring.Wired) -> None:
+        await close(self)
+        closed.append(True)
+
+    monkeypatch.setattr(wiring.Wired, "close", noted)
+
+    class Stubborn(ModuleSkeleton[nn.Module]):
+        def stored_names(self, module: nn.Module, checkpoint: object) -> None:
+            return None
+
+        def load(self, module: nn.Module, checkpoint: object) -> None:
+            release.wait(20)
+
+    async def host() -> None:
+        skeleton = Stubborn(lambda: nn.Linear(4, 4), name="s")
+        async with coldstart.join(checkpoint, skeleton=skeleton, settings=settings, wait=False) as replica:
+            async for step in replica.progress():
+                if step.phase is coldstart.Phase.FALLBACK:
+                    raise ZeroDivisionError
+
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await host()
+        assert closed == [True]
+    finally:
+        release.set()
+
+
+async def test_a_transport_that_nobody_chose_may_break_as_it_opens(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: tcp.TcpFactory, own: TransportSettings) -> tcp.TcpTransport:
+        raise ImportError("libwarp.so: cannot open")
+
+    monkeypatch.setattr(tcp.TcpFactory, "open", broken)
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings) as replica:
+        assert replica.report.path == "storage"
+    chosen = msgspec.structs.replace(settings, transports="tcp")
+    with pytest.raises(coldstart.PluginUnavailable, match=r"'tcp' does not open: .*libwarp"):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=chosen):
+            raise AssertionError("not reached")
 
 
 async def test_draining_while_the_skeleton_is_built_does_not_wait_for_it(settings: Settings, checkpoint: Path) -> None:

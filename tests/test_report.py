@@ -295,3 +295,13 @@ def test_a_failed_start_names_all_paths_that_were_tried() -> None:
     journey = Journey(LIMITS, detours=("a: closed", "b: stalled", "disk says no"))
     state = Failed(journey, Failure.STORAGE, "disk says no")
     assert str(failure(Story().report, state)).endswith("a: closed; b: stalled")
+
+
+def test_a_start_that_was_drained_before_serving_is_not_verified() -> None:
+    """All chunks were right; but neither the self-check nor the publication came to an end."""
+    story = Story()
+    story.tell(2.0, events.LoaderElected(1))
+    story.tell(3.0, *(events.ChunkVerified(2, chunk) for chunk in CHUNKS), events.PullEnded(2))
+    story.tell(4.0, events.DrainRequested())
+    report = story.recorder.report()
+    assert (report.state, report.verified) == (Phase.GONE, False)

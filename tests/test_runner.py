@@ -29,6 +29,7 @@ class Machine:
     def __init__(self, asks: dict[Event, tuple[Effect, ...]] | None = None) -> None:
         self.asks = asks or {}
         self.began = anyio.current_time()
+        self.answers: dict[type[Effect], Event] = {}
         self.log: list[str] = []
         self.entries: list[Entry[tuple[Event, ...]]] = []
         nothing: tuple[Event, ...] = ()
@@ -45,6 +46,8 @@ class Machine:
 
     async def perform(self, effect: Effect) -> None:
         self.log.append(f"perform {type(effect).__name__}")
+        if type(effect) in self.answers:
+            self.runner.post(self.answers[type(effect)])
 
     def observe(self, entry: Entry[tuple[Event, ...]]) -> None:
         self.log.append(f"observe {type(entry.event).__name__}")
@@ -182,11 +185,20 @@ async def test_events_posted_before_the_start_are_kept_in_order() -> None:
 async def test_after_the_end_events_are_dropped() -> None:
     machine = Machine()
     machine.runner.post(END)
-    machine.runner.post(GO)
     await machine.runner.run()
+    assert machine.runner.done.is_set()
     machine.runner.post(GO)
     await anyio.sleep(1.0)
     assert machine.runner.state == (END,)
+
+
+async def test_what_effects_are_answered_with_after_the_end_is_still_heard() -> None:
+    """A slot that is granted to a joiner that has just ended must be given back."""
+    machine = Machine({END: (Resign(),)})
+    machine.answers[Resign] = GO
+    machine.runner.post(END)
+    await machine.runner.run()
+    assert machine.runner.state == (END, GO)
 
 
 async def test_the_end_waits_for_effects_under_way() -> None:

@@ -1,7 +1,7 @@
 """Everything that needs torch before a cold start can begin: skeleton, arena, digester, storage.
 
 Decides how a skeleton that was asked for by name, factory or object becomes a module whose
-carried tensors lie in an arena, and how its checkpoint is read. Blocking; ``replica.py`` calls
+carried tensors lie in an arena, and how its checkpoint is read. Blocking; ``wiring.py`` calls
 it in a worker thread, which also keeps the import of torch off the event loop. It must not know
 peers or the bus.
 """

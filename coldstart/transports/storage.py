@@ -218,7 +218,7 @@ class _File:
             raise CheckpointError(
                 f"cannot open {path}: {error.strerror or error}", advice="check the volume's mount and permissions"
             ) from error
-        self._seen = self._state()
+        self._seen = os.fstat(self._descriptor)
 
     def read(self, offset: int, views: Iterable[memoryview]) -> None:
         """Fill ``views`` with the bytes from ``offset`` on."""
@@ -240,7 +240,7 @@ class _File:
                 batch = advanced(batch, count)
 
     def check_unchanged(self) -> None:
-        if self._state() != self._seen:
+        if self._changed():
             raise CheckpointError(
                 f"{self._path} changed while it was read", advice="write a new checkpoint beside the old one instead"
             )
@@ -248,6 +248,11 @@ class _File:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _state(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns
+    def _changed(self) -> bool:
+        """Whether the content may have changed; a file that was only unlinked or replaced has not.
+
+        The time of the last status change cannot be set back, as that of the last write can.
+        """
+        now, seen = os.fstat(self._descriptor), self._seen
+        written = (now.st_size, now.st_mtime_ns) != (seen.st_size, seen.st_mtime_ns)
+        return written or (now.st_ctime_ns != seen.st_ctime_ns and now.st_nlink == seen.st_nlink)

@@ -215,6 +215,36 @@ class TestBrokenFiles:
             await StorageTransport(checkpoint, placement).pull(b"", [whole(layout)], BytesMemory(layout), touch)
 
 
+    async def test_a_change_whose_time_was_set_back_is_seen(self, tmp_path: Path) -> None:
+        layout = layout_of(2000)
+        checkpoint, placement = stored(BytesMemory(layout, seed=1), tmp_path)
+        file = checkpoint.files[0]
+        before = file.stat()
+
+        def write_and_hide(span: Span) -> None:
+            with file.open("r+b") as opened:
+                opened.write(b"H")
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+        with pytest.raises(CheckpointError, match="changed while it was read"):
+            await StorageTransport(checkpoint, placement).pull(
+                b"", [whole(layout)], BytesMemory(layout), write_and_hide
+            )
+
+    async def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end(self, tmp_path: Path) -> None:
+        layout = layout_of(2000)
+        held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
+        checkpoint, placement = stored(held, tmp_path)
+
+        def replace(span: Span) -> None:
+            newer = tmp_path / "newer"
+            newer.write_bytes(b"other")
+            newer.replace(checkpoint.files[0])
+
+        await StorageTransport(checkpoint, placement).pull(b"", [whole(layout)], target, replace)
+        assert target.storages == held.storages
+
+
 def tensor(name: str, storage: int = 0, **changes: object) -> Tensor:
     fields: dict[str, object] = {"dtype": "float32", "shape": (2, 3), "stride": (3, 1), "offset": 0}
     return Tensor(name=name, storage=storage, **(fields | changes))  # type: ignore[arg-type]
