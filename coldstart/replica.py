@@ -74,13 +74,17 @@ class Replica:
         return self.report
 
     async def progress(self) -> AsyncIterator[Progress]:
-        """Progress from now on, at every change of phase and a few times a second; ends with SERVE, FAILED or GONE."""
-        session, told, phase = self._session, -PROGRESS_SECONDS, Phase.IDLE
+        """Progress from now on: at every change of phase, at the first bytes of each, and some times a second.
+
+        Ends with SERVE, FAILED or GONE.
+        """
+        session, told, phase, moving = self._session, -PROGRESS_SECONDS, Phase.IDLE, False
         while True:
             changed, over = session.changed, session.ready.is_set() or session.gone.is_set()
             step, now = self._step(), anyio.current_time()
-            if over or step.phase is not phase or (session.wired and now - told >= PROGRESS_SECONDS):
-                told, phase = now, step.phase
+            news = step.phase is not phase or (step.rate > 0) is not moving
+            if over or news or (session.wired and now - told >= PROGRESS_SECONDS):
+                told, phase, moving = now, step.phase, step.rate > 0
                 yield step
             if over:
                 return
