@@ -29,7 +29,7 @@ LABELS = {
         "tcp pull",
         "tcp pull, digested as it lands",
         "cold start, TRANSFER phase",
-        "cold start, building and touching memory",
+        "cold start, building the skeleton",
         "cold start, from building to serving",
         "load_file, mapped and touched",
         "load_file, copied to own memory",
