@@ -627,3 +627,24 @@ class TestPace:
         await source.pull(ticket, [whole(layout)], BytesMemory(layout), Landings())
         assert time.monotonic() - began >= 0.9 * 16 * MIB / rate
         await source.aclose()
+
+
+async def test_lending_and_pulling_take_none_of_the_hosts_threads() -> None:
+    """All of anyio's worker threads are busy with the host's own work; the weights move all the same."""
+    layout = layout_of(3 * MIB + 5)
+    held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
+    source, joiner = FACTORY.open(TransportSettings()), FACTORY.open(TransportSettings())
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    busy = [object() for _ in range(int(limiter.total_tokens))]
+    for borrower in busy:
+        limiter.acquire_on_behalf_of_nowait(borrower)
+    try:
+        with anyio.fail_after(10):
+            await joiner.pull(await source.offer(grant("t"), held), [whole(layout)], target, Landings())
+            assert target.storages == held.storages
+            await source.revoke("t")
+            await joiner.aclose()
+            await source.aclose()
+    finally:
+        for borrower in busy:
+            limiter.release_on_behalf_of(borrower)
