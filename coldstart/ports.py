@@ -326,7 +326,8 @@ class Advert(msgspec.Struct, frozen=True):
 
     ``layout`` is the lineage of the weights (:func:`coldstart.identity.lineage`), ``inbox`` names
     the stream of this incarnation; ``generation`` grows when the weights
-    change; ``have`` of ``total`` chunks are verified and may be pulled.
+    change; ``have`` of ``total`` chunks are verified and may be pulled; ``proof`` grows whenever
+    this incarnation has digested its memory anew and found it right.
     """
 
     worker: str
@@ -341,12 +342,18 @@ class Advert(msgspec.Struct, frozen=True):
     host: str
     device: str
     since: float = 0.0
+    proof: int = 0
     used: int = 0
     """Slots in use; filled in by the bus."""
+    struck: bool = False
+    """Doubted by a joiner since its last proof, so nobody is sent there; filled in by the bus."""
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """A worker that was considered and passed over, and why (``layout``, ``busy``, ``excluded``, ...)."""
+    """A worker that was considered and passed over, and why.
+
+    Reasons of the bus: ``excluded``, ``layout``, ``transports``, ``struck``, ``empty``, ``busy``.
+    """
 
     worker: str
     reason: str
@@ -479,6 +486,13 @@ class Bus(Protocol):
 
     async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         """Take the advert back at once; idempotent. The advert of a later incarnation stays."""
+        ...
+
+    async def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+        """Doubt a worker's bytes: no claim is granted there until it advertises with a proof above ``proof``.
+
+        Idempotent. Another incarnation of the worker is not concerned, nor is an unknown worker.
+        """
         ...
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
