@@ -17,7 +17,7 @@ import msgspec
 from coldstart import effects, events
 from coldstart.errors import BusError
 from coldstart.events import AttemptEvent, Event
-from coldstart.messages import Accept, Done, Hello, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
 from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
 from coldstart.station import Station
 from coldstart.telemetry import logger
@@ -146,6 +146,13 @@ class Claiming:
         except BusError as error:
             logger().warning("source not told of the end", source=source.worker, error=str(error))
         return await station.bus.release(station.key, source.worker, transfer.ident)
+
+    async def strike(self, effect: effects.Strike) -> None:
+        """Warn the others of a source that gave us wrong bytes, and the source itself. Raises BusError."""
+        station, transfer, source = self._station, self._transfers.get(effect.attempt), effect.source
+        if station.bus is not None and transfer is not None:
+            doubt = encode(Doubt(transfer=transfer.ident, chunk=effect.chunk))
+            await station.bus.strike(station.key, source.worker, source.incarnation, source.proof, doubt)
 
     async def changed(self, attempt: int, source: Advert) -> str:
         """Give the slot back; returns how the source changed since the claim, if it did.

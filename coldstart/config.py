@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         io_seconds: a connection that moves nothing for so long is dead.
         lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
         build: seconds that building the skeleton may take.
+        floor_gbps: a peer slower than this, in 10^9 bytes per second, costs patience; 0: any rate will do.
         patience, answer, stall, sources, follow, storage_stall, whole_load, drain: see :class:`coldstart.plan.Limits`.
     """
 
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     patience: float = Limits().patience
     answer: float = Limits().answer
     stall: float = Limits().stall
+    floor_gbps: float = Limits().floor / 1e9
     sources: int = Limits().sources
     follow: float = Limits().follow
     storage_stall: float = Limits().storage_stall
@@ -64,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             patience=self.patience,
             answer=self.answer,
             stall=self.stall,
+            floor=self.floor_gbps * 1e9,
             sources=self.sources,
             follow=self.follow,
             storage_stall=self.storage_stall,
@@ -92,6 +95,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "connections": (1, 64),
     "sources": (1, 100),
     "lend_gbps": (0, 10_000),
+    "floor_gbps": (0, 10_000),
     "patience": (0, _DAY),
     "follow": (0, _DAY),
     "drain": (0, _DAY),

@@ -84,9 +84,19 @@ class Abandon(Effect, frozen=True):
 
 
 class ReplaceMemory(Effect, frozen=True):
-    """Quarantine the target, which somebody may still write to. Answered by MemoryReplaced."""
+    """Quarantine the target, which somebody may still write to; take the verified chunks ``keep`` along and
+    verify them again. Answered by MemoryReplaced or MemoryRefused."""
 
     attempt: int
+    keep: Chunks
+
+
+class Strike(Effect, frozen=True):
+    """Tell the store and the source that ``chunk`` came with wrong bytes. Not answered."""
+
+    attempt: int
+    source: Advert
+    chunk: int
 
 
 class Release(Effect, frozen=True):
@@ -130,11 +140,13 @@ class Advertise(Effect, frozen=True):
     """Make or renew the advert. Answered by Advertised, AdvertFailed or StoreRenewed.
 
     ``afresh``: the store knows nothing of us, so publish the truth first. The slots of the
-    transfers in ``held`` are kept.
+    transfers in ``held`` are kept. Unless it ``lends``, the advert says that nothing can be had here.
     """
 
     generation: int
+    proof: int
     afresh: bool = False
+    lends: bool = True
     held: tuple[str, ...] = ()
 
 
@@ -178,6 +190,13 @@ class CloseGrant(Effect, frozen=True):
     transfer: str
     transport: str
     outcome: str
+
+
+class Inspect(Effect, frozen=True):
+    """Digest ``chunks`` of our own memory anew, or all of them. Answered by WeightsProven or WeightsDamaged."""
+
+    generation: int
+    chunks: Chunks | None = None
 
 
 class ReportDrained(Effect, frozen=True):

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from coldstart.plan import Chunks
 from coldstart.ports import Advert, Skip
 
 
@@ -60,11 +61,12 @@ class Started(Event, frozen=True):
     """Skeleton and memory are ready; ``chunks`` are to be filled.
 
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
-    at its end and shows no progress before.
+    at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
     """
 
     chunks: int
     partial: bool = True
+    chunk_bytes: int = 0
 
 
 class SourceClaimed(AttemptEvent, frozen=True):
@@ -162,7 +164,15 @@ class PullEnded(AttemptEvent, frozen=True):
 
 
 class MemoryReplaced(AttemptEvent, frozen=True):
-    """The old target is in quarantine; the carried tensors have fresh, empty memory."""
+    """The old target is in quarantine; the carried tensors have fresh memory, in which ``kept`` are verified."""
+
+    kept: Chunks = Chunks()
+
+
+class MemoryRefused(AttemptEvent, frozen=True):
+    """There is no fresh memory to be had."""
+
+    reason: str
 
 
 class TruthPublished(AttemptEvent, frozen=True):
@@ -270,5 +280,29 @@ class GrantClosed(Event, frozen=True):
     transfer: str
 
 
+class DoubtReceived(Event, frozen=True):
+    """A joiner computed a wrong digest for a chunk that it read here."""
+
+    transfer: str
+    chunk: int
+
+
 class WeightsChanged(Event, frozen=True):
     """The host is about to change the weights in place."""
+
+
+class WeightsSettled(Event, frozen=True):
+    """The host has done with changing; whether they are what they were is to be seen."""
+
+
+class WeightsProven(Event, frozen=True):
+    """What was to be inspected equals the truth, as of ``generation``."""
+
+    generation: int
+
+
+class WeightsDamaged(Event, frozen=True):
+    """``chunk`` of our memory does not equal the truth, as of ``generation``."""
+
+    generation: int
+    chunk: int

@@ -47,14 +47,15 @@ class Target(msgspec.Struct, frozen=True):
 
     Args:
         self_check: problems of the finished module; blocks.
-        replace_memory: leaves the memory to a late writer and provides fresh memory; blocks.
+        replace_memory: leaves the memory to a late writer and provides fresh memory, with copies of the
+            spans given; blocks.
     """
 
     memory: Memory
     digester: Digester
     storage: Storage
     self_check: Callable[[], Sequence[str]]
-    replace_memory: Callable[[], None]
+    replace_memory: Callable[[Sequence[Span]], None]
 
 
 class Joining:
@@ -116,9 +117,10 @@ class Joining:
                 self.post(await self._publish(attempt))
             case effects.Check():
                 self.post(await self._check(effect))
-            case effects.ReplaceMemory(attempt=attempt):
-                await anyio.to_thread.run_sync(self._target.replace_memory)
-                self.post(events.MemoryReplaced(attempt))
+            case effects.ReplaceMemory():
+                self.post(await self._replace_memory(effect))
+            case effects.Strike():
+                await self._claiming.strike(effect)
             case effects.Resign():
                 await self._claiming.resign()
             case effects.StartLending():
@@ -178,7 +180,8 @@ class Joining:
             self.post(events.BytesLanded(attempt, nbytes))
 
         async def on_chunk(chunk: int, digest: bytes) -> None:
-            self._digests[chunk] = digest
+            if attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
+                self._digests[chunk] = digest
             if truth is not None and truth.digest(chunk) != digest:
                 self.post(events.ChunkCorrupted(attempt, chunk))
             else:
@@ -211,6 +214,17 @@ class Joining:
         scope = self._scopes.get(attempt)
         if scope is not None:
             scope.cancel()
+
+    async def _replace_memory(self, effect: effects.ReplaceMemory) -> Event:
+        """A late writer may have been faster than the copy: what was taken along is verified again."""
+        target, truth, kept = self._target, self._truths.known, Chunks()
+        await anyio.to_thread.run_sync(target.replace_memory, spans_of(target.memory.layout, effect.keep))
+        for chunk in effect.keep:
+            span = target.memory.layout.chunk(chunk)
+            digest = await anyio.to_thread.run_sync(target.digester.digest, target.memory, span)
+            if truth is not None and truth.digest(chunk) == digest:
+                kept = kept.add(chunk)
+        return events.MemoryReplaced(effect.attempt, kept)
 
     # ------------------------------------------------------------------------------------- verify
 
@@ -261,6 +275,8 @@ def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
             return events.TruthMissed(attempt, reason)
         case effects.Pull(attempt=attempt) | effects.ReadStorage(attempt=attempt):
             return events.PullEnded(attempt, reason)
+        case effects.ReplaceMemory(attempt=attempt):
+            return events.MemoryRefused(attempt, reason)
         case effects.PublishTruth(attempt=attempt):
             return events.TruthUnpublished(attempt, reason)
         case effects.Check(attempt=attempt):

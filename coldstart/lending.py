@@ -11,13 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
+import anyio.to_thread
 
 from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
-from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Hello, Offer, Refusal, encode
-from coldstart.ports import Advert, Grant, Memory, Transport
+from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.ports import Advert, Digester, Grant, Memory, Transport
 from coldstart.source import NO_SIGN_OF_LIFE, Terms
 from coldstart.station import Station
 from coldstart.telemetry import logger
@@ -41,7 +42,7 @@ class Lending:
     Args:
         station: without a bus nothing is ever lent.
         memory: the verified weights.
-        truths: knows the digests they were verified against.
+        truths: knows the digests they were verified against; ``digester`` computes them anew.
         transports, terms: what is lent over, and on what conditions.
         host: the address in the advert, for people.
         advertised: called after the first advert: nobody need wait for us any more.
@@ -55,6 +56,7 @@ class Lending:
         station: Station,
         memory: Memory,
         truths: Truths,
+        digester: Digester,
         transports: Mapping[str, Transport],
         terms: Terms,
         *,
@@ -63,6 +65,7 @@ class Lending:
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
+        self._digester = digester
         self._terms, self._host, self._advertised = terms, host, advertised
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
@@ -85,6 +88,8 @@ class Lending:
                 case effects.Advertise():
                     logger().warning("advert failed", worker=self._worker.name, reason=str(error))
                     self.post(events.AdvertFailed(str(error)))
+                case effects.Inspect(generation=generation):
+                    self.post(events.WeightsDamaged(generation, -1))
                 case effects.OpenOffer(transfer=transfer):
                     self._opening.discard(transfer)
                     self.post(events.OfferFailed(transfer, str(error)[:512]))
@@ -112,13 +117,15 @@ class Lending:
                 await self._send(effect.joiner, refusal)
             case effects.CloseGrant():
                 await self._close(effect)
+            case effects.Inspect():
+                self.post(await self._inspect(effect))
             case effects.ReportDrained():
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())
             case _:
                 raise AssertionError(f"not an effect of the source: {effect}")
 
-    def letter(self, message: Hello | Accept | Done, fence: int) -> None:
+    def letter(self, message: Hello | Accept | Doubt | Done, fence: int) -> None:
         """A joiner's letter as an event, if it proves what it must."""
         match message:
             case Hello():
@@ -136,6 +143,9 @@ class Lending:
             case Accept():
                 if self._numbers.get(message.transfer) == message.answer - 1:
                     self.post(events.AcceptReceived(message.transfer))
+            case Doubt():
+                if message.chunk < self._memory.layout.chunks:
+                    self.post(events.DoubtReceived(message.transfer, message.chunk))
             case Done():
                 self.post(events.DoneReceived(message.transfer, message.outcome))
 
@@ -153,12 +163,13 @@ class Lending:
             generation=effect.generation,
             layout=self._station.lineage,
             slots=self._terms.slots,
-            have=layout.chunks,
+            have=layout.chunks if effect.lends else 0,
             total=layout.chunks,
             transports=tuple(self._transports),
             host=self._host,
             device=self._memory.device,
             since=self._since,
+            proof=effect.proof,
         )
         epoch = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held)
         if not self._epoch:
@@ -188,6 +199,16 @@ class Lending:
                 self._unseen[transfer] += 1
                 if self._unseen[transfer] == UNSEEN:
                     self.post(events.DoneReceived(transfer, GONE))
+
+    async def _inspect(self, effect: effects.Inspect) -> Event:
+        """Digest our own memory anew; a digest that cannot be had proves nothing."""
+        truth, layout = self._truths.known, self._memory.layout
+        for chunk in effect.chunks if effect.chunks is not None else range(layout.chunks):
+            digest = await anyio.to_thread.run_sync(self._digester.digest, self._memory, layout.chunk(chunk))
+            if truth is None or truth.digest(chunk) != digest:
+                logger().error("own weights differ from the truth", worker=self._worker.name, chunk=chunk)
+                return events.WeightsDamaged(effect.generation, chunk)
+        return events.WeightsProven(effect.generation)
 
     async def _open(self, effect: effects.OpenOffer) -> None:
         grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import anyio
 
 from coldstart.errors import BadMessage, BusError
-from coldstart.messages import Accept, Done, Hello, Offer, Refusal, decode
+from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, decode
 from coldstart.ports import Bus, Cursor, Letter
 from coldstart.telemetry import logger
 
@@ -36,7 +36,7 @@ class Mail:
         inbox: str,
         *,
         to_joiner: Callable[[Offer | Refusal], None],
-        to_source: Callable[[Hello | Accept | Done, int], None],
+        to_source: Callable[[Hello | Accept | Doubt | Done, int], None],
         fleet_changed: Callable[[], None],
         store_renewed: Callable[[], None],
     ) -> None:
@@ -79,5 +79,5 @@ class Mail:
         match message:
             case Offer() | Refusal():
                 self._to_joiner(message)
-            case Hello() | Accept() | Done():
+            case Hello() | Accept() | Doubt() | Done():
                 self._to_source(message, letter.fence)

@@ -73,13 +73,19 @@ class Accept(Message, frozen=True, tag="accept"):
     answer: Number
 
 
+class Doubt(Message, frozen=True, tag="doubt"):
+    """Joiner to source: the digest of ``chunk`` as it came from you is wrong."""
+
+    chunk: Number
+
+
 class Done(Message, frozen=True, tag="done"):
     """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not."""
 
     outcome: Words
 
 
-AnyMessage = Hello | Offer | Refusal | Accept | Done
+AnyMessage = Hello | Offer | Refusal | Accept | Doubt | Done
 
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

@@ -14,7 +14,17 @@ import msgspec
 
 from coldstart import machine, source
 from coldstart.claiming import Claiming
-from coldstart.events import DrainRequested, Event, Expired, FleetChanged, Started, StoreRenewed, Timer
+from coldstart.events import (
+    DrainRequested,
+    Event,
+    Expired,
+    FleetChanged,
+    Started,
+    StoreRenewed,
+    Timer,
+    WeightsChanged,
+    WeightsSettled,
+)
 from coldstart.identity import Shard, lineage
 from coldstart.joining import Joining, Target
 from coldstart.journal import Journal
@@ -79,13 +89,14 @@ class Node:
         station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus)
         truths = Truths(station, layout, algorithm)
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
-        self._started = Started(layout.chunks, target.storage.partial)
+        self._started = Started(layout.chunks, target.storage.partial, layout.chunk_bytes)
         self._claiming = Claiming(station, truths, names, carrier)
         self._joining = Joining(target, self._claiming, truths, means.transports)
         self._lending = Lending(
             station,
             target.memory,
             truths,
+            target.digester,
             means.transports,
             terms,
             host=means.host,
@@ -126,6 +137,20 @@ class Node:
             self.source.post(DrainRequested())
             self.source.post(Expired(Timer.DRAIN))
         self.joiner.post(DrainRequested())
+
+    def withhold(self) -> None:
+        """The weights are about to change: end all reading of them."""
+        self.source.post(WeightsChanged())
+
+    def settle(self) -> None:
+        """The change is over: lend again if the weights are what they were."""
+        self.source.post(WeightsSettled())
+
+    @property
+    def read(self) -> bool:
+        """Whether somebody may read these weights now, or soon."""
+        source = self.source.state
+        return source.mode in (Mode.SILENT, Mode.OPEN) or bool(source.grants)
 
     def sever(self) -> None:
         """Part what is tied in circles, so that the weights' memory is free as soon as nobody holds the module."""

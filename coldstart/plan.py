@@ -61,9 +61,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         patience: all time lost on peers and coordination in one cold start, before storage is
-            used. Time in which bytes arrive does not count, nor does following a live loader.
+            used. Time in which bytes arrive at ``floor`` does not count, nor does following a live loader.
         answer: a source answers a handshake within this, or the next one is asked.
         stall: a transfer in which nothing lands for so long is abandoned.
+        floor: bytes per second under which a transfer loses time: what it takes longer than at this
+            rate counts as patience, and the source is left when that is spent. 0: any rate will do.
         sources: how many sources are tried.
         follow: live loaders are waited for so long altogether, then storage is read here too.
         retry: a waiting joiner asks again at least so often.
@@ -77,6 +79,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 5.0
     answer: float = 2.0
     stall: float = 2.0
+    floor: float = 10e6
     sources: int = 3
     follow: float = 300.0
     retry: float = 0.5
@@ -85,6 +88,44 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whole_load: float = 600.0
     check: float = 60.0
     drain: float = 10.0
+
+
+GRACE = 0.25
+"""A transfer may fall behind by so many seconds however little patience is left when it begins."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How far a transfer has fallen behind the floor: a bucket that time fills and bytes drain.
+
+    ``behind`` is in seconds, never negative: what came fast earns nothing for later. Whatever the
+    source does, the transfer takes at most its bytes at the floor plus ``behind``.
+    """
+
+    since: float
+    seen: float
+    landed: int = 0
+    behind: float = 0.0
+
+    @classmethod
+    def begun(cls, at: float) -> Pace:
+        return cls(at, at)
+
+    def landing(self, nbytes: int, floor: float, at: float) -> Pace:
+        """The pace after ``nbytes`` more."""
+        behind = max(0.0, self.behind + at - self.seen - nbytes / floor) if floor > 0 else 0.0
+        return Pace(self.since, at, self.landed + nbytes, behind)
+
+    def tolerance(self, patience: float) -> float:
+        """Seconds that it may fall behind further; negative when it is too slow."""
+        return max(patience, GRACE) - self.behind
+
+    def lost(self, kept: int, floor: float, at: float) -> float:
+        """Seconds lost when the transfer ends at ``at`` and only ``kept`` bytes of it are of use."""
+        return max(0.0, at - self.since - kept / floor) if floor > 0 else at - self.seen
+
+    def rate(self, at: float) -> float:
+        """Bytes per second so far."""
+        return self.landed / (at - self.since) if at > self.since else 0.0
 
 
 def spans_of(layout: Layout, chunks: Chunks) -> tuple[Span, ...]:

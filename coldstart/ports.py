@@ -488,10 +488,11 @@ class Bus(Protocol):
         """Take the advert back at once; idempotent. The advert of a later incarnation stays."""
         ...
 
-    async def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+    async def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         """Doubt a worker's bytes: no claim is granted there until it advertises with a proof above ``proof``.
 
-        Idempotent. Another incarnation of the worker is not concerned, nor is an unknown worker.
+        ``letter`` is put into its inbox, together with the doubt, so that it hears of it. Idempotent.
+        Another incarnation of the worker is not concerned, nor is an unknown worker.
         """
         ...
 

@@ -98,6 +98,24 @@ class Replica:
         self._session.drain()
         await self._session.gone.wait()
 
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Change the weights in place inside this block: load an adapter, quantise, balance experts.
+
+        The block is entered when nobody reads them any more and nobody is sent here. After it they are
+        digested anew, in the background, and lent again only if they equal what was verified.
+
+        Raises:
+            ConfigError: the weights are not here yet.
+        """
+        if self.phase is not Phase.SERVE:
+            raise ConfigError("weights can be changed only while serving", advice="await replica.ready() first")
+        await self._session.withhold()
+        try:
+            yield
+        finally:
+            self._session.settle()
+
     def _step(self) -> Progress:
         session = self._session
         if session.wired is not None:

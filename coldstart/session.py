@@ -22,6 +22,7 @@ from coldstart.phases.states import Failed, Phase, State
 from coldstart.ports import Bus
 from coldstart.report import Progress, failure
 from coldstart.runner import Entry
+from coldstart.source import Source
 from coldstart.telemetry import logger
 from coldstart.wiring import Build, Wired
 
@@ -72,6 +73,20 @@ class Session:
             self._end(ColdstartError("drained before the weights had arrived"))
             self._stop()
 
+    async def withhold(self) -> None:
+        """Returns when nobody reads the weights and nobody is sent to them."""
+        wired = self.wired
+        if wired is None or self.gone.is_set():
+            return
+        wired.node.withhold()
+        while wired.node.read and not self.gone.is_set():
+            await self.changed.wait()
+
+    def settle(self) -> None:
+        """The weights are what they will be: to be lent again if they equal the truth."""
+        if self.wired is not None:
+            self.wired.node.settle()
+
     async def leave(self) -> None:
         """Drain, and give transfers in flight their time."""
         self.drain()
@@ -108,7 +123,7 @@ class Session:
         limit = self._settings.build
         with anyio.move_on_after(limit):
             self.wired = await wiring.wire(
-                self._build, self._worker, self._settings, self._bus, self._began, self._observe
+                self._build, self._worker, self._settings, self._bus, self._began, self._observe, self._lend_observe
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")
@@ -153,6 +168,9 @@ class Session:
         if self._tell is not None and (changed or entry.at - self._told >= PROGRESS_SECONDS):
             self._told = entry.at
             self._tell_progress(self._tell)
+
+    def _lend_observe(self, entry: Entry[Source]) -> None:
+        self._wake()
 
     def _tell_progress(self, tell: Callable[[Progress], None]) -> None:
         """Call the host's callback; one that raises is not called again."""

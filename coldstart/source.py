@@ -22,6 +22,7 @@ from coldstart.effects import (
     CloseGrant,
     Disarm,
     Effect,
+    Inspect,
     OpenOffer,
     ReportDrained,
     SendOffer,
@@ -30,6 +31,7 @@ from coldstart.effects import (
 )
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
+from coldstart.plan import Chunks
 
 NO_SIGN_OF_LIFE = "no sign of life"
 """Outcome of a grant whose joiner fell silent."""
@@ -39,9 +41,11 @@ class Mode(StrEnum):
     """What the source as a whole is doing."""
 
     SILENT = "silent"
-    """No verified weights, or weights about to change: nothing is advertised."""
+    """No verified weights yet: nothing is advertised."""
     OPEN = "open"
     """Advertised; grants are given."""
+    WITHHELD = "withheld"
+    """The weights may not equal the truth: the advert says that nothing can be had here."""
     DRAINING = "draining"
     """Withdrawn; grants in flight may end."""
     CLOSED = "closed"
@@ -88,6 +92,11 @@ class Source(msgspec.Struct, frozen=True):
     terms: Terms
     mode: Mode = Mode.SILENT
     generation: int = 1
+    """Grows when the weights change: what is read across a change is a mixture."""
+    proof: int = 0
+    """Grows when doubted weights have been digested anew and were right."""
+    doubts: tuple[int, ...] = ()
+    """Chunks that joiners found wrong and that are being inspected, the first one now."""
     grants: tuple[Grantee, ...] = ()
 
     def grantee(self, transfer: str) -> Grantee | None:
@@ -108,7 +117,7 @@ Move = tuple[Source, tuple[Effect, ...]]
 
 
 def lending_started(source: Source, event: events.LendingStarted) -> Move:
-    return replace(source, mode=Mode.OPEN), (Advertise(source.generation, afresh=False),)
+    return replace(source, mode=Mode.OPEN), (Advertise(source.generation, source.proof),)
 
 
 def advertised(source: Source, event: events.Advertised) -> Move:
@@ -121,14 +130,48 @@ def advert_failed(source: Source, event: events.AdvertFailed) -> Move:
 
 
 def store_renewed(source: Source, event: events.StoreRenewed) -> Move:
-    return source, (Advertise(source.generation, afresh=True),)
+    lends = source.mode is Mode.OPEN
+    return source, (Advertise(source.generation, source.proof, afresh=True, lends=lends),)
+
+
+# -------------------------------------------------------------------------- weights that may be wrong
 
 
 def weights_changed(source: Source, event: events.WeightsChanged) -> Move:
-    """Whoever reads now gets a mixture: nobody may, until the weights are verified again."""
-    silent = replace(source, mode=Mode.SILENT, generation=source.generation + 1)
-    state, effects = _close_all(silent, "weights changed")
-    return state, (Withdraw(), Disarm(Timer.RENEW), *effects)
+    """Whoever reads now gets a mixture: nobody may, until the weights are proven again."""
+    return _withhold(source, "weights changed")
+
+
+def weights_settled(source: Source, event: events.WeightsSettled) -> Move:
+    """They are lent again if they equal the truth; they may be others now, for good."""
+    return source, (Inspect(source.generation),)
+
+
+def doubt_received(source: Source, event: events.DoubtReceived) -> Move:
+    """The joiner may be wrong, or the way to it: look for ourselves, one chunk at a time."""
+    grant = source.grantee(event.transfer)
+    if grant is None or not grant.accepted or event.chunk in source.doubts:
+        return source, ()
+    doubting = replace(source, doubts=(*source.doubts, event.chunk))
+    return doubting, () if source.doubts else (Inspect(source.generation, Chunks.of((event.chunk,))),)
+
+
+def weights_proven(source: Source, event: events.WeightsProven) -> Move:
+    """Say so to those who were warned of us."""
+    if event.generation != source.generation:
+        return source, ()
+    left = source.doubts[1:]
+    if left:
+        return replace(source, doubts=left), (Inspect(source.generation, Chunks.of(left[:1])),)
+    proven = replace(source, mode=Mode.OPEN, doubts=(), proof=source.proof + 1)
+    return proven, (Advertise(proven.generation, proven.proof, held=_held(proven)),)
+
+
+def weights_damaged(source: Source, event: events.WeightsDamaged) -> Move:
+    """Our own memory is wrong: it is not lent again."""
+    if event.generation != source.generation or source.mode is Mode.WITHHELD:
+        return source, ()
+    return _withhold(source, "weights damaged")
 
 
 # ----------------------------------------------------------------------------------------- grants
@@ -194,9 +237,9 @@ def grant_closed(source: Source, event: events.GrantClosed) -> Move:
 
 def expired(source: Source, event: events.Expired) -> Move:
     match event.timer:
-        case Timer.RENEW if source.mode is Mode.OPEN:
-            held = tuple(grant.transfer for grant in source.grants if not grant.closing)
-            return source, (Advertise(source.generation, held=held),)
+        case Timer.RENEW if source.mode in (Mode.OPEN, Mode.WITHHELD):
+            lends = source.mode is Mode.OPEN
+            return source, (Advertise(source.generation, source.proof, lends=lends, held=_held(source)),)
         case Timer.GRANT:
             return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:
@@ -230,36 +273,54 @@ _ANY: Mapping[type[Event], Handler] = {
     events.OfferFailed: offer_failed,
     events.Expired: expired,
 }
+_ADVERTISED: Mapping[type[Event], Handler] = {
+    events.Advertised: advertised,
+    events.AdvertFailed: advert_failed,
+    events.StoreRenewed: store_renewed,
+    events.WeightsChanged: weights_changed,
+    events.WeightsProven: weights_proven,
+    events.WeightsDamaged: weights_damaged,
+    events.DrainRequested: drain_requested,
+}
+_INSPECTED: frozenset[type[Event]] = frozenset(
+    {events.DoubtReceived, events.WeightsChanged, events.WeightsSettled, events.WeightsProven, events.WeightsDamaged}
+)
 _ADVERT: frozenset[type[Event]] = frozenset({events.Advertised, events.AdvertFailed, events.StoreRenewed})
 
 HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
     Mode.SILENT: {
         **_ANY,
         events.LendingStarted: lending_started,
+        events.WeightsChanged: weights_changed,
         events.HelloReceived: refuse,
         events.DrainRequested: drain_requested,
     },
     Mode.OPEN: {
         **_ANY,
+        **_ADVERTISED,
         events.HelloReceived: hello_received,
-        events.Advertised: advertised,
-        events.AdvertFailed: advert_failed,
-        events.StoreRenewed: store_renewed,
-        events.WeightsChanged: weights_changed,
-        events.DrainRequested: drain_requested,
+        events.DoubtReceived: doubt_received,
+    },
+    Mode.WITHHELD: {
+        **_ANY,
+        **_ADVERTISED,
+        events.HelloReceived: refuse,
+        events.WeightsSettled: weights_settled,
     },
     Mode.DRAINING: {**_ANY, events.HelloReceived: refuse},
     Mode.CLOSED: {events.HelloReceived: refuse, events.DrainRequested: report_again},
 }
 IGNORED: Mapping[Mode, frozenset[type[Event]]] = {
-    Mode.SILENT: _ADVERT | {events.WeightsChanged},
-    Mode.OPEN: frozenset({events.LendingStarted}),
-    Mode.DRAINING: _ADVERT | {events.WeightsChanged, events.DrainRequested},
-    Mode.CLOSED: _ADVERT | {events.WeightsChanged} | frozenset(_ANY),
+    Mode.SILENT: _ADVERT | (_INSPECTED - {events.WeightsChanged}),
+    Mode.OPEN: frozenset({events.LendingStarted, events.WeightsSettled}),
+    Mode.WITHHELD: frozenset({events.LendingStarted, events.DoubtReceived}),
+    Mode.DRAINING: _ADVERT | _INSPECTED | {events.DrainRequested},
+    Mode.CLOSED: _ADVERT | _INSPECTED | frozenset(_ANY),
 }
 ILLEGAL: Mapping[Mode, frozenset[type[Event]]] = {
     Mode.SILENT: frozenset(),
     Mode.OPEN: frozenset(),
+    Mode.WITHHELD: frozenset(),
     Mode.DRAINING: frozenset({events.LendingStarted}),
     Mode.CLOSED: frozenset({events.LendingStarted}),
 }
@@ -281,6 +342,18 @@ def step(source: Source, event: Event, at: float) -> Move:
 
 
 # ---------------------------------------------------------------------------------------- helpers
+
+
+def _held(source: Source) -> tuple[str, ...]:
+    """The transfers whose slots are in use."""
+    return tuple(grant.transfer for grant in source.grants if not grant.closing)
+
+
+def _withhold(source: Source, reason: str) -> Move:
+    """Nothing is lent; those who read are told, and those who have just read will see the new generation."""
+    withheld = replace(source, mode=Mode.WITHHELD, generation=source.generation + 1, doubts=())
+    state, effects = _close_all(withheld, reason)
+    return state, (Advertise(state.generation, state.proof, lends=False), *effects)
 
 
 def _objection(source: Source, event: events.HelloReceived, transport: str) -> str:

@@ -25,6 +25,7 @@ from coldstart.phases.states import State
 from coldstart.ports import Bus, Transport, TransportSettings
 from coldstart.report import Recorder
 from coldstart.runner import Observer
+from coldstart.source import Source
 from coldstart.station import Worker
 from coldstart.telemetry import JoinerTrace, SourceTrace, logger
 
@@ -64,13 +65,14 @@ async def wire(
     bus: Bus | None,
     began: float,
     observe: Observer[State],
+    lend_observe: Observer[Source],
 ) -> Wired:
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
     Args:
         bus: the caller's own; else one is opened as the settings say.
         began: monotonic seconds at which the cold start began.
-        observe: told of each step of the joiner, after report and trace.
+        observe: told of each step of the joiner, after report and trace; ``lend_observe`` of the source.
     """
     async with AsyncExitStack() as resources:
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
@@ -93,7 +95,7 @@ async def wire(
             Policy(settings.limits, settings.slots, settings.lease),
             carrier=trace.carrier,
             observers=(recorder, trace, observe),
-            lend_observers=(lend_trace,),
+            lend_observers=(lend_trace, lend_observe),
         )
         return Wired(built, recorder, trace, node, resources.pop_all())
 

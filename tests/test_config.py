@@ -22,6 +22,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "lend_gbps": ("1.5", 1.5),
     "connections": ("4", 4),
     "io_seconds": ("7", 7.0),
+    "floor_gbps": ("0.25", 0.25),
     "lease": ("9.5", 9.5),
     "build": ("60", 60.0),
     "patience": ("0", 0.0),
@@ -48,6 +49,7 @@ def test_every_field_can_be_set_in_the_environment() -> None:
     settings = config.load(environ=environment)
     assert msgspec.structs.asdict(settings) == {field: value for field, (_, value) in EVERYTHING.items()}
     assert settings.limits.answer == 0.25
+    assert settings.limits.floor == 0.25e9
     assert settings.limits.drain == 0.0
 
 

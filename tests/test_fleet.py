@@ -216,7 +216,7 @@ async def test_a_freed_slot_is_taken_without_a_refusal() -> None:
 async def test_busy_sources_are_waited_for_only_as_long_as_patience_lasts() -> None:
     async with fleet() as workers:
         await workers.start("a", slots=1).lends()
-        first = workers.start("b", peer_seconds=100.0, limits=Limits(stall=60.0))
+        first = workers.start("b", peer_seconds=100.0, limits=Limits(patience=60.0, stall=60.0, floor=0))
         await first.reached(Transferring)
         report = await workers.start("c").ready()
         assert report.path == "storage"
@@ -243,7 +243,7 @@ async def test_a_long_transfer_lives_on_its_signs_of_life() -> None:
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
-        report = await workers.start("b", peer_seconds=300.0, limits=Limits(stall=60.0)).ready()
+        report = await workers.start("b", peer_seconds=300.0, limits=Limits(patience=60.0, stall=60.0, floor=0)).ready()
         assert report.path == "peer"
         assert report.seconds == pytest.approx(300.0, abs=1.0)
         assert a.source.state.grants == ()
@@ -269,7 +269,7 @@ async def test_a_drain_has_an_end_and_the_joiner_goes_elsewhere() -> None:
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
-        b = workers.start("b", peer_seconds=1000.0, limits=Limits(stall=300.0))
+        b = workers.start("b", peer_seconds=1000.0, limits=Limits(patience=300.0, stall=300.0, floor=0))
         await b.reached(Transferring)
         began = anyio.current_time()
         await a.drain()

@@ -13,12 +13,13 @@ import pytest
 from coldstart.errors import SkeletonError, TransportError
 from coldstart.layout import Span
 from coldstart.phases.states import Abandoning, Serving, Transferring
-from coldstart.plan import Limits
+from coldstart.plan import GRACE, Limits
 from coldstart.ports import Landed, Memory, Transport
 from coldstart.report import Report
 from coldstart.source import Mode
 from coldstart.testing.harness import (
     CHUNK,
+    FLOOR,
     LAYOUT,
     PEER_SECONDS,
     STORAGE_SECONDS,
@@ -279,7 +280,8 @@ async def test_a_late_writer_loses_the_memory_it_writes_to() -> None:
         assert len(b.memory.quarantined) == 1
         assert transports[0].write_late() > 0
         assert b.content == b.storage.held.content()
-        assert (report.path, report.bytes_storage) == ("storage", LAYOUT.payload)
+        assert report.bytes_peer >= 2 * CHUNK, "verified chunks go along into the new memory"
+        assert b.storage.read_bytes <= LAYOUT.nbytes - 2 * CHUNK
         assert detour(report, "a", "stalled", "quarantined")
         assert report.seconds <= BUDGET
 
@@ -297,7 +299,7 @@ async def test_a_pull_that_cannot_be_cancelled_is_left_behind() -> None:
         report = await b.ready()
         assert len(b.memory.quarantined) == 1
         assert detour(report, "a", "stalled", "quarantined")
-        assert report.path == "storage"
+        assert (report.path, report.bytes_peer) == ("mixed", CHUNK)
         assert report.seconds <= BUDGET + LIMITS.quiet
         transports[0].write_late()
         transports[0].woken.set()
@@ -307,13 +309,45 @@ async def test_a_pull_that_cannot_be_cancelled_is_left_behind() -> None:
 
 
 async def test_memory_that_cannot_be_replaced_ends_the_start_and_says_so() -> None:
-    def no_room() -> None:
+    def no_room(keep: Sequence[Span]) -> None:
         raise TransportError("no room for a second arena", reason="memory")
 
     async with fleet() as workers:
         await lender(workers)
         b = workers.start("b", transport=lambda inner: WritingLate(inner, CHUNK), replace_memory=no_room)
-        with pytest.raises(Exception, match="could not be replaced"):
+        with pytest.raises(Exception, match="could not be replaced: no room"):
             await b.ready()
         assert b.report.seconds <= LIMITS.stall + LIMITS.quiet + PEER_SECONDS
         assert Abandoning in {type(entry.after) for entry in b.entries}
+
+
+async def test_a_source_slower_than_storage_is_left_and_costs_no_more_than_patience() -> None:
+    async with fleet() as workers:
+        await lender(workers)
+        b = workers.start("b", peer_seconds=100 * STORAGE_SECONDS)
+        report = await b.ready()
+        assert detour(report, "a", "too slow") or detour(report, "a", "stalled")
+        assert report.seconds <= BUDGET + GRACE
+        assert b.content == b.storage.held.content()
+
+
+PATIENT = Limits(stall=4.0, floor=FLOOR)
+"""The loopback moves a chunk at a time: between two chunks, a slow one is no stalled one."""
+
+
+async def test_a_source_that_is_only_a_little_slow_gives_what_patience_has_room_for() -> None:
+    async with fleet() as workers:
+        await lender(workers)
+        b = workers.start("b", peer_seconds=1.2 * STORAGE_SECONDS, limits=PATIENT)
+        report = await b.ready()
+        assert (report.path, report.detours) == ("peer", ()), "12 s instead of 10 s: patience has room for that"
+
+
+async def test_a_slow_source_keeps_its_verified_chunks_useful() -> None:
+    async with fleet() as workers:
+        await lender(workers)
+        b = workers.start("b", peer_seconds=2 * STORAGE_SECONDS, limits=PATIENT)
+        report = await b.ready()
+        assert detour(report, "a", "too slow")
+        assert report.path == "mixed"
+        assert report.seconds <= BUDGET + GRACE

@@ -246,7 +246,7 @@ async def test_the_slot_of_a_joiner_that_was_killed_is_free_soon() -> None:
     async with fleet() as workers:
         a = workers.start("a", slots=1)
         await a.lends()
-        b = workers.start("b", peer_seconds=60.0, limits=Limits(stall=60.0))
+        b = workers.start("b", peer_seconds=60.0, limits=Limits(patience=60.0, stall=60.0, floor=0))
         await b.reached(Transferring)
         await anyio.sleep(3 * TERMS.lease)
         assert (await adverts(workers))[0].used == 1
@@ -265,7 +265,7 @@ async def test_a_revoke_that_never_returns_does_not_hold_up_a_drain() -> None:
     async with fleet() as workers:
         a = workers.start("a", transport=Unending)
         await a.lends()
-        b = workers.start("b", peer_seconds=60.0, limits=Limits(stall=60.0))
+        b = workers.start("b", peer_seconds=60.0, limits=Limits(patience=60.0, stall=60.0, floor=0))
         await b.reached(Transferring)
         with anyio.fail_after(TERMS.drain + REVOKE_SECONDS + 1.0):
             await a.drain()

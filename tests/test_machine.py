@@ -17,6 +17,7 @@ from coldstart.machine import EDGES, PAGES, ended, initial, phase_of, step
 from coldstart.phases import groups
 from coldstart.phases.states import (
     PHASE_OF,
+    Abandoning,
     Checking,
     Discovering,
     Failed,
@@ -25,12 +26,13 @@ from coldstart.phases.states import (
     Handshaking,
     Loading,
     Phase,
+    Replacing,
     Serving,
     State,
     Transferring,
     Waiting,
 )
-from coldstart.plan import Chunks, Limits
+from coldstart.plan import Chunks, Limits, Pace
 from coldstart.ports import Advert
 
 LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2)
@@ -68,8 +70,10 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             yield events.PullEnded(n, "broken", quiet=False)
             if isinstance(effect, effects.ReadStorage) and effect.root:
                 yield events.TruthMissed(n, "gone")
-        case effects.ReplaceMemory(attempt=n):
+        case effects.ReplaceMemory(attempt=n, keep=keep):
             yield events.MemoryReplaced(n)
+            yield events.MemoryRefused(n, "no room")
+            yield events.MemoryReplaced(n, keep)
         case effects.PublishTruth(attempt=n):
             yield events.TruthPublished(n, "root")
             yield events.TruthUnpublished(n, "bus down")
@@ -104,6 +108,10 @@ def normal(state: State) -> State:
     journey = replace(state.journey, attempt=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0))
     state = replace(state, journey=journey)
     if isinstance(state, Discovering | Waiting | Handshaking):
+        state = replace(state, since=0.0)
+    if isinstance(state, Transferring | Abandoning):
+        state = replace(state, pace=Pace.begun(0.0))
+    if isinstance(state, Replacing):
         state = replace(state, since=0.0)
     if isinstance(state, Handshaking) and state.offer is not None:
         state = replace(state, offer=replace(state.offer, attempt=0))
@@ -277,7 +285,89 @@ def test_a_stall_costs_patience_and_the_next_source_is_tried() -> None:
     assert effects.Abandon(1) in asked
     state, _ = step(state, events.PullEnded(1, "abandoned"), 2.5)
     assert isinstance(state, Discovering)
-    assert state.journey.patience == pytest.approx(5.0 - 0.3 - 2.0)
+    assert state.journey.patience == pytest.approx(5.0 - 2.5), "handshake, transfer, and the wait for quiet"
+
+
+def paced(patience: float = 5.0, floor: float = 100.0) -> State:
+    """Transferring two chunks of 1000 bytes since 0.3, with a floor of 100 bytes per second."""
+    limits = replace(LIMITS, patience=patience + 0.3, floor=floor)
+    state, _ = step(initial(limits), events.Started(CHUNKS, chunk_bytes=1000), 0.0)
+    state, _ = step(state, events.SourceClaimed(1, advert("a"), "root"), 0.1)
+    state, _ = step(state, events.TruthReceived(1), 0.2)
+    state, _ = step(state, events.OfferReceived(1, "tcp", b"ticket", 7), 0.3)
+    assert isinstance(state, Transferring)
+    return state
+
+
+def trickle(state: State, nbytes: int, seconds: float, until: float) -> tuple[State, float]:
+    """``nbytes`` every ``seconds``, until the source is left or it is ``until``."""
+    at = 0.3
+    while at < until and isinstance(state, Transferring):
+        at += seconds
+        state, _ = step(state, events.BytesLanded(1, nbytes), at)
+    return state, at
+
+
+def test_a_source_below_the_floor_is_left_when_what_it_loses_is_patience() -> None:
+    state, at = trickle(paced(), nbytes=50, seconds=1.0, until=1000.0)
+    assert isinstance(state, Abandoning)
+    assert state.reason.startswith("too slow")
+    assert at == pytest.approx(0.3 + 5.0 / 0.5), "half the floor loses half of each second"
+    state, _ = step(state, events.PullEnded(1, "abandoned"), at)
+    assert isinstance(state, Loading)
+    assert state.journey.detours[0].startswith("a: too slow")
+
+
+def test_a_source_at_the_floor_is_followed_and_speed_earns_nothing_for_later() -> None:
+    state, at = trickle(paced(), nbytes=100, seconds=1.0, until=1000.0)
+    assert isinstance(state, Transferring)
+    state, _ = step(state, events.BytesLanded(1, 1_000_000), at)
+    state, _ = trickle(state, nbytes=1, seconds=1.0, until=1000.0)
+    assert isinstance(state, Abandoning)
+
+
+def test_without_a_floor_any_rate_will_do() -> None:
+    state, _ = trickle(paced(floor=0.0), nbytes=1, seconds=1.9, until=1000.0)
+    assert isinstance(state, Transferring)
+
+
+def test_verified_chunks_are_time_well_spent() -> None:
+    state, _ = step(paced(), events.BytesLanded(1, 1000), 8.0)
+    state, _ = step(state, events.ChunkVerified(1, 0), 8.1)
+    state, _ = step(state, events.PullEnded(1, "closed"), 8.3)
+    assert isinstance(state, Discovering)
+    assert state.journey.patience == pytest.approx(5.0), "1000 bytes at the floor take longer than that"
+
+
+def test_bytes_that_were_not_verified_are_time_lost() -> None:
+    state, _ = step(paced(), events.BytesLanded(1, 999), 2.3)
+    state, _ = step(state, events.PullEnded(1, "closed"), 2.3)
+    assert state.journey.patience == pytest.approx(3.0)
+
+
+def test_the_stall_clock_never_outlasts_the_patience_that_is_left() -> None:
+    _, asked = step(paced(patience=1.0), events.BytesLanded(1, 1), 0.8)
+    assert effects.Arm(Timer.STALL, pytest.approx(1.0 - 0.49)) in asked  # type: ignore[arg-type]
+    assert isinstance(paced(patience=0.0), Transferring), "some grace is left even then"
+
+
+def test_verified_chunks_go_along_into_new_memory_and_the_next_source_brings_the_rest() -> None:
+    state, _ = step(transferring(), events.ChunkVerified(1, 0), 0.4)
+    state, asked = step(state, events.PullEnded(1, "broken", quiet=False), 0.5)
+    assert isinstance(state, Replacing)
+    assert effects.ReplaceMemory(1, Chunks.of([0])) in asked
+    kept, asked = step(state, events.MemoryReplaced(1, Chunks.of([0])), 0.6)
+    assert isinstance(kept, Discovering)
+    assert kept.journey.verified == Chunks.of([0])
+    assert effects.ClaimSource(2, ("a",)) in asked
+    lost, _ = step(state, events.MemoryReplaced(1), 0.6)
+    assert lost.journey.verified == Chunks()
+    assert lost.journey.origins == ()
+
+
+def test_wrong_bytes_are_told_to_the_store_and_to_the_source() -> None:
+    _, asked = step(transferring(), events.ChunkCorrupted(1, 1), 0.4)
+    assert effects.Strike(1, advert("a"), 1) in asked
 
 
 def test_after_enough_sources_storage_reads_only_what_is_missing() -> None:

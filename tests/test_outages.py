@@ -56,7 +56,7 @@ async def test_an_outage_longer_than_a_grant_leaves_a_running_transfer_alone() -
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
-        b = workers.start("b", peer_seconds=seconds, limits=Limits(stall=seconds / 4))
+        b = workers.start("b", peer_seconds=seconds, limits=Limits(patience=seconds / 4, stall=seconds / 4, floor=0))
         await b.reached(Transferring)
         workers.store.stop()
         report = await b.ready()

@@ -22,7 +22,7 @@ import coldstart
 from coldstart import config, wiring
 from coldstart.config import Settings
 from coldstart.errors import ColdStartFailed, ConfigError, SkeletonError, TruthConflict, UnknownPlugin
-from coldstart.ports import TransportSettings
+from coldstart.ports import Cursor, TransportSettings
 from coldstart.report import Progress
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports import tcp
@@ -496,3 +496,40 @@ async def test_storage_that_breaks_is_a_named_failure(settings: Settings, checkp
         with pytest.raises(ColdStartFailed, match=r"model\.safetensors"):
             async with coldstart.join(checkpoint, skeleton="tensors", settings=settings):
                 raise AssertionError("not reached")
+
+
+async def test_weights_are_not_lent_while_they_change_and_again_only_as_they_were(
+    settings: Settings, checkpoint: Path
+) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as first:
+        name, weight = next(iter(first.module.state_dict().items()))
+        with torch.no_grad():
+            async with first.changing():
+                weight.add_(1)
+                assert first.lending == 0
+            async with coldstart.join(checkpoint, skeleton="tensors", worker="b", settings=settings) as second:
+                assert second.report.path == "storage", "nobody is sent to weights that are others now"
+                await second.drain()
+            async with first.changing():
+                weight.copy_(load_file(checkpoint / "model.safetensors")[name])
+            await until_lent_by("a", settings)
+            async with coldstart.join(checkpoint, skeleton="tensors", worker="c", settings=settings) as third:
+                assert third.report.sources == ("a",)
+
+
+async def test_weights_that_are_not_here_cannot_be_changed(settings: Settings, checkpoint: Path) -> None:
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, wait=False) as replica:
+        with pytest.raises(ConfigError, match="only while serving"):
+            async with replica.changing():
+                pass
+        await replica.ready()
+
+
+async def until_lent_by(worker: str, settings: Settings) -> None:
+    """Wait until chunks can be had from ``worker``."""
+    async with wiring.open_bus(settings) as bus:
+        (shard,) = await bus.shards()
+        cursor = Cursor()
+        with anyio.fail_after(10):
+            while not any(advert.worker == worker and advert.have for advert in await bus.adverts(shard)):
+                cursor = (await bus.listen(shard, "nobody", cursor, 2.0)).cursor

@@ -14,6 +14,7 @@ from coldstart.effects import Arm, Disarm, Effect
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 from coldstart.phases import groups
+from coldstart.plan import Chunks
 from coldstart.source import HANDLED, IGNORED, ILLEGAL, Grantee, Mode, Source, Terms, step
 
 TERMS = Terms("aa", 2, ("fast", "tcp"))
@@ -67,6 +68,10 @@ def world(source: Source) -> Iterator[Event]:
     yield events.AdvertFailed("bus down")
     yield events.StoreRenewed()
     yield events.WeightsChanged()
+    yield events.WeightsSettled()
+    for generation in (source.generation, source.generation - 1):
+        yield events.WeightsProven(generation)
+        yield events.WeightsDamaged(generation, 1)
     yield events.DrainRequested()
     if source.mode in (Mode.SILENT, Mode.OPEN):
         yield events.LendingStarted()
@@ -80,13 +85,15 @@ def world(source: Source) -> Iterator[Event]:
         yield events.OfferFailed(transfer, "no room")
         yield events.AcceptReceived(transfer)
         yield events.DoneReceived(transfer, "ok")
+        yield events.DoubtReceived(transfer, 0)
+        yield events.DoubtReceived(transfer, 1)
         yield events.GrantClosed(transfer)
         yield events.Expired(Timer.GRANT, transfer)
 
 
 def normal(source: Source) -> Source:
     grants = tuple(sorted(source.grants, key=lambda grant: grant.transfer))
-    return msgspec.structs.replace(source, generation=1, grants=grants)
+    return msgspec.structs.replace(source, generation=1, proof=0, grants=grants)
 
 
 @pytest.fixture(scope="module")
@@ -236,10 +243,10 @@ def test_an_accepted_grant_lives_as_long_as_its_joiner_shows_signs_of_life() -> 
 def test_a_renewed_advert_keeps_the_slots_of_all_grants_that_are_not_closing() -> None:
     source, _ = after(OPEN, hello("t1"), hello("t2"), events.AcceptReceived("t2"))
     _, asked = after(source, events.Expired(Timer.RENEW))
-    assert asked == (effects.Advertise(1, held=("t1", "t2")),)
+    assert asked == (effects.Advertise(1, 0, held=("t1", "t2")),)
     closing, _ = after(source, events.DoneReceived("t1", "ok"))
     _, asked = after(closing, events.Expired(Timer.RENEW))
-    assert asked == (effects.Advertise(1, held=("t2",)),)
+    assert asked == (effects.Advertise(1, 0, held=("t2",)),)
 
 
 def test_an_offer_that_cannot_be_opened_frees_the_slot_and_tells_the_joiner() -> None:
@@ -258,14 +265,61 @@ def test_an_offer_that_opens_after_the_end_is_not_sent() -> None:
 def test_changed_weights_end_all_grants_at_once_and_raise_the_generation() -> None:
     source, _ = after(OPEN, hello("t1"), hello("t2"))
     source, asked = after(source, events.WeightsChanged())
-    assert (source.mode, source.generation) == (Mode.SILENT, 2)
+    assert (source.mode, source.generation) == (Mode.WITHHELD, 2)
     assert opened(source) == []
-    assert effects.Withdraw() in asked
+    assert effects.Advertise(2, 0, lends=False) in asked, "a reader that has just ended sees the new generation"
     for transfer in ("t1", "t2"):
         assert effects.CloseGrant(transfer, "tcp", "weights changed") in asked
         assert effects.SendRefusal(transfer, f"{transfer}.joiner", 7, "weights changed") in asked
-    _, asked = after(source, events.LendingStarted())
-    assert asked == (effects.Advertise(2),)
+    assert after(source, hello("t3"))[1] == (effects.SendRefusal("t3", "t3.joiner", 7, "withheld"),)
+
+
+def test_settled_weights_are_lent_again_only_if_they_equal_the_truth() -> None:
+    settled, asked = after(OPEN, events.WeightsChanged(), events.WeightsSettled())
+    assert asked == (effects.Inspect(2),)
+    proven, asked = after(settled, events.WeightsProven(2))
+    assert (proven.mode, asked) == (Mode.OPEN, (effects.Advertise(2, 1),))
+    assert after(settled, events.WeightsDamaged(2, 0)) == (settled, ())
+
+
+def test_an_inspection_that_a_change_overtook_proves_nothing() -> None:
+    source, _ = after(OPEN, events.WeightsChanged(), events.WeightsSettled(), events.WeightsChanged())
+    for answer in (events.WeightsProven(2), events.WeightsDamaged(2, 0)):
+        assert after(source, answer) == (source, ())
+
+
+READ = (hello(), events.OfferOpened("t1", b"ticket"), events.AcceptReceived("t1"))
+
+
+def test_doubted_chunks_are_inspected_one_by_one_and_then_vouched_for() -> None:
+    source, asked = after(OPEN, *READ, events.DoubtReceived("t1", 3))
+    assert asked == (effects.Inspect(1, Chunks.of([3])),)
+    source, asked = after(source, events.DoubtReceived("t1", 5))
+    assert asked == ()
+    assert after(source, events.DoubtReceived("t1", 3)) == (source, ()), "is being inspected already"
+    source, asked = after(source, events.WeightsProven(1))
+    assert asked == (effects.Inspect(1, Chunks.of([5])),)
+    source, asked = after(source, events.WeightsProven(1))
+    assert asked == (effects.Advertise(1, 1, held=("t1",)),), "the generation stays: what was read is right"
+    assert (source.proof, source.doubts) == (1, ())
+
+
+def test_weights_found_wrong_are_not_lent_again() -> None:
+    source, asked = after(OPEN, *READ, events.DoubtReceived("t1", 3), events.WeightsDamaged(1, 3))
+    assert source.mode is Mode.WITHHELD
+    assert effects.Advertise(2, 0, lends=False) in asked
+    assert effects.SendRefusal("t1", "t1.joiner", 7, "weights damaged") in asked
+
+
+@pytest.mark.parametrize("before", [(), (hello(),)], ids=["no grant", "not accepted"])
+def test_a_doubt_of_somebody_who_does_not_read_here_is_nothing(before: tuple[Event, ...]) -> None:
+    source, _ = after(OPEN, *before)
+    assert after(source, events.DoubtReceived("t1", 3)) == (source, ())
+
+
+def test_a_change_before_lending_has_begun_keeps_it_from_beginning() -> None:
+    source, _ = after(Source(TERMS), events.WeightsChanged())
+    assert after(source, events.LendingStarted()) == (source, ())
 
 
 def test_a_drain_without_grants_ends_at_once() -> None:
@@ -296,11 +350,14 @@ def test_a_drain_whose_time_is_over_revokes_and_says_so() -> None:
 def test_an_advert_is_renewed_three_times_in_its_life_and_made_afresh_in_a_new_store() -> None:
     for answer in (events.Advertised(), events.AdvertFailed("down")):
         assert after(OPEN, answer)[1] == (Arm(Timer.RENEW, TERMS.lease / 3),)
-    assert after(OPEN, events.StoreRenewed())[1] == (effects.Advertise(1, afresh=True),)
+    assert after(OPEN, events.StoreRenewed())[1] == (effects.Advertise(1, 0, afresh=True),)
+    withheld, _ = after(OPEN, events.WeightsChanged())
+    assert after(withheld, events.StoreRenewed())[1] == (effects.Advertise(2, 0, afresh=True, lends=False),)
+    assert after(withheld, events.Expired(Timer.RENEW))[1] == (effects.Advertise(2, 0, lends=False),)
 
 
 def test_nothing_is_renewed_after_the_end() -> None:
-    for source in (after(OPEN, events.DrainRequested())[0], after(OPEN, events.WeightsChanged())[0]):
+    for source in (after(OPEN, events.DrainRequested())[0], after(OPEN, hello(), events.DrainRequested())[0]):
         for event in (events.Advertised(), events.StoreRenewed(), events.Expired(Timer.RENEW)):
             assert step(source, event, 0.0) == (source, ())
 

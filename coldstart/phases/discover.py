@@ -30,7 +30,13 @@ PAUSE = 0.05
 
 def started(state: Idle, event: Started, at: float) -> Move:
     """Skeleton and memory are ready: look for a source."""
-    journey = replace(state.journey, total=event.chunks, partial=event.partial, patience=state.journey.limits.patience)
+    journey = replace(
+        state.journey,
+        total=event.chunks,
+        partial=event.partial,
+        chunk_bytes=event.chunk_bytes,
+        patience=state.journey.limits.patience,
+    )
     return moves.seek(journey, at)
 
 

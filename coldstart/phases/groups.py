@@ -21,7 +21,7 @@ OFFER_ANSWERS: Group = frozenset({events.OfferReceived, events.OfferRefused})
 PULL_REPORTS: Group = frozenset(
     {events.BytesLanded, events.ChunkVerified, events.ChunkCorrupted, events.PullEnded}
 )
-MEMORY_ANSWERS: Group = frozenset({events.MemoryReplaced})
+MEMORY_ANSWERS: Group = frozenset({events.MemoryReplaced, events.MemoryRefused})
 PUBLISH_ANSWERS: Group = frozenset({events.TruthPublished, events.TruthUnpublished, events.TruthConflicted})
 CHECK_ANSWERS: Group = frozenset({events.CheckPassed, events.CheckFailed, events.SourceChanged})
 START: Group = frozenset({events.Started})

@@ -48,7 +48,7 @@ def expired(state: Handshaking, event: Expired, at: float) -> Move:
             return _next(state, "no answer", at)
         case Timer.PATIENCE:
             journey = replace(moves.spent(state.journey, state.since, at), patience=0.0)
-            return moves.leave_source(journey, state.source, "no answer", at, exclude=True)
+            return moves.leave_source(journey, state.source, "no answer", at)
         case _:
             return state, ()
 
@@ -65,7 +65,7 @@ def _agreed(state: Handshaking, at: float) -> Move:
 
 def _next(state: Handshaking, reason: str, at: float) -> Move:
     journey = moves.spent(state.journey, state.since, at)
-    return moves.leave_source(journey, state.source, reason, at, exclude=True)
+    return moves.leave_source(journey, state.source, reason, at)
 
 
 PAGES = (

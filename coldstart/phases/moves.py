@@ -41,6 +41,7 @@ from coldstart.phases.states import (
     Transferring,
     Waiting,
 )
+from coldstart.plan import Pace
 from coldstart.ports import Advert
 
 
@@ -92,33 +93,56 @@ def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
 
 def pull(journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float) -> Move:
     """Fetch what is missing from the source."""
-    journey = spent(journey, since, at)
-    return Transferring(journey, source), (
+    journey, pace = spent(journey, since, at), Pace.begun(at)
+    return Transferring(journey, source, pace, len(journey.verified)), (
         Disarm(Timer.PATIENCE),
         Disarm(Timer.ANSWER),
         Pull(journey.attempt, source, offer.transport, offer.ticket, offer.number, journey.missing),
-        Arm(Timer.STALL, journey.limits.stall),
+        watch(journey, pace),
     )
 
 
-def abandon(journey: Journey, source: Advert, reason: str, *, exclude: bool) -> Move:
+def watch(journey: Journey, pace: Pace) -> Arm:
+    """The stall clock of a transfer: set anew, but never beyond what patience is left."""
+    return Arm(Timer.STALL, min(journey.limits.stall, pace.tolerance(journey.patience)))
+
+
+def abandon(state: Transferring, reason: str) -> Move:
     """End the pull; go on when it is quiet."""
-    return Abandoning(journey, source, reason, exclude), (
+    journey = state.journey
+    return Abandoning(journey, state.source, state.pace, state.had, reason), (
         Abandon(journey.attempt),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),
     )
 
 
-def leave_source(journey: Journey, source: Advert, reason: str, at: float, *, exclude: bool) -> Move:
-    """The source is no use: give its slot back and try the next one, or storage when enough failed."""
+def lose(state: Transferring | Abandoning, at: float) -> Journey:
+    """The journey when a transfer has ended early: what it cost beyond its verified chunks is patience."""
+    journey = state.journey
+    kept = (len(journey.verified) - state.had) * journey.chunk_bytes
+    lost = state.pace.lost(kept, journey.limits.floor, at)
+    return replace(journey, patience=max(0.0, journey.patience - lost))
+
+
+def leave_source(journey: Journey, source: Advert, reason: str, at: float) -> Move:
+    """The source is no use: give its slot back and try the next one, or storage when enough failed.
+
+    A source that was left is not asked again.
+    """
     release = Release(journey.attempt, source.worker, reason)
-    journey = detour(journey, f"{source.worker}: {reason}")
-    if exclude and source.worker not in journey.excluded:
-        journey = replace(journey, excluded=(*journey.excluded, source.worker))
+    journey = leaving(journey, source, reason)
     enough = journey.tries >= journey.limits.sources
     state, effects = load(journey, leading=False) if enough else seek(journey, at)
     return state, (release, *effects)
+
+
+def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
+    """The journey without ``source`` among those that may be asked."""
+    journey = detour(journey, f"{source.worker}: {reason}")
+    if source.worker in journey.excluded:
+        return journey
+    return replace(journey, excluded=(*journey.excluded, source.worker))
 
 
 def load(journey: Journey, *, leading: bool) -> Move:

@@ -13,7 +13,7 @@ import msgspec
 
 from coldstart.effects import Effect
 from coldstart.events import Event, OfferReceived
-from coldstart.plan import Chunks, Limits
+from coldstart.plan import Chunks, Limits, Pace
 from coldstart.ports import Advert
 
 STORAGE = "storage"
@@ -50,6 +50,7 @@ class Journey(msgspec.Struct, frozen=True):
         limits: how long and how often.
         total: chunks of the layout.
         partial: storage can be read chunk by chunk.
+        chunk_bytes: size of a chunk.
         verified: chunks whose digest was right.
         origins: where each verified chunk came from, by worker or :data:`STORAGE`.
         attempt: number of the current try; grows, never repeats.
@@ -64,6 +65,7 @@ class Journey(msgspec.Struct, frozen=True):
     limits: Limits
     total: int = 0
     partial: bool = True
+    chunk_bytes: int = 0
     verified: Chunks = Chunks()
     origins: tuple[tuple[str, Chunks], ...] = ()
     attempt: int = 0
@@ -89,6 +91,12 @@ class Journey(msgspec.Struct, frozen=True):
         origins = dict(self.origins)
         origins[origin] = origins.get(origin, Chunks()).add(chunk)
         return msgspec.structs.replace(self, verified=self.verified.add(chunk), origins=tuple(origins.items()))
+
+    def keeping(self, chunks: Chunks) -> Journey:
+        """The journey with only ``chunks`` of the verified ones."""
+        origins = ((origin, Chunks(had.bits & chunks.bits)) for origin, had in self.origins)
+        left = tuple((origin, had) for origin, had in origins if had)
+        return msgspec.structs.replace(self, verified=Chunks(self.verified.bits & chunks.bits), origins=left)
 
     def without_origin(self, origin: str) -> Journey:
         """The journey with everything from ``origin`` missing again."""
@@ -135,21 +143,27 @@ class Handshaking(State, frozen=True):
 
 
 class Transferring(State, frozen=True):
-    """Chunks arrive from ``source``."""
+    """Chunks arrive from ``source``; ``had`` were verified when it began."""
 
     source: Advert
+    pace: Pace
+    had: int
 
 
 class Abandoning(State, frozen=True):
-    """A pull from ``source`` was given up and is not quiet yet; ``exclude`` the source afterwards."""
+    """A pull from ``source`` was given up and is not quiet yet."""
 
     source: Advert
+    pace: Pace
+    had: int
     reason: str
-    exclude: bool
 
 
 class Replacing(State, frozen=True):
-    """The target is being quarantined because an abandoned pull would not become quiet."""
+    """The target is being quarantined because an abandoned pull from ``source`` would not become quiet."""
+
+    source: Advert
+    since: float
 
 
 class Loading(State, frozen=True):

@@ -1,7 +1,7 @@
 """TRANSFER: chunks arrive and are verified one by one.
 
-Decides when a transfer has stalled, when a source is left, and that nothing goes on before an
-abandoned pull is quiet. Verified chunks are kept whatever happens. Whether all of it together
+Decides when a transfer has stalled or is too slow, when a source is left, and that nothing goes on
+before an abandoned pull is quiet. Verified chunks are kept whatever happens. Whether all of it together
 is right is decided in ``verify.py``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Arm, Disarm, Release, ReplaceMemory
+from coldstart.effects import Arm, Disarm, Release, ReplaceMemory, Strike
 from coldstart.events import (
     BytesLanded,
     ChunkCorrupted,
@@ -17,6 +17,7 @@ from coldstart.events import (
     DrainRequested,
     Expired,
     FleetChanged,
+    MemoryRefused,
     MemoryReplaced,
     OfferReceived,
     OfferRefused,
@@ -25,45 +26,52 @@ from coldstart.events import (
 )
 from coldstart.phases import groups, moves
 from coldstart.phases.states import Abandoning, Failure, Move, Page, Replacing, Transferring
-from coldstart.plan import Chunks
+from coldstart.plan import Pace
 
 
 def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
-    """Progress: the stall clock starts anew."""
-    return state, (Arm(Timer.STALL, state.journey.limits.stall),)
+    """Progress: the stall clock starts anew, unless it is too little."""
+    limits = state.journey.limits
+    pace = state.pace.landing(event.nbytes, limits.floor, at)
+    state = replace(state, pace=pace)
+    if pace.tolerance(state.journey.patience) <= 0:
+        return moves.abandon(state, _too_slow(pace, at))
+    return state, (moves.watch(state.journey, pace),)
 
 
 def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move:
+    """Its bytes have been counted when they landed; digests that come after the last byte are progress, too."""
     journey = state.journey.with_chunk(event.chunk, state.source.worker)
-    return replace(state, journey=journey), (Arm(Timer.STALL, journey.limits.stall),)
+    return replace(state, journey=journey), (moves.watch(journey, state.pace),)
 
 
 def chunk_corrupted(state: Transferring, event: ChunkCorrupted, at: float) -> Move:
-    """A source that served wrong bytes is never asked again."""
-    return moves.abandon(state.journey, state.source, f"chunk {event.chunk} has wrong bytes", exclude=True)
+    """A source that served wrong bytes is not asked again, by nobody until it has proven itself."""
+    abandoning, effects = moves.abandon(state, f"chunk {event.chunk} has wrong bytes")
+    return abandoning, (*effects, Strike(event.attempt, state.source, event.chunk))
 
 
 def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
     """Everything is here, or the source has failed."""
     if not event.quiet:
-        return _replace_memory(state, event.reason or "not quiet")
+        return _replace_memory(state, event.reason or "not quiet", at)
     if state.journey.complete:
         return moves.check(state.journey, state.source)
-    return moves.leave_source(state.journey, state.source, event.reason or "ended early", at, exclude=True)
+    left, effects = moves.leave_source(moves.lose(state, at), state.source, event.reason or "ended early", at)
+    return left, (Disarm(Timer.STALL), *effects)
 
 
 def offer_refused(state: Transferring, event: OfferRefused, at: float) -> Move:
     """The source takes its offer back: it drains, or its weights change."""
-    return moves.abandon(state.journey, state.source, f"revoked ({event.reason})", exclude=True)
+    return moves.abandon(state, f"revoked ({event.reason})")
 
 
 def expired(state: Transferring, event: Expired, at: float) -> Move:
-    """Nothing landed for too long; the time counts against patience."""
+    """Nothing landed for too long, or for as long as there was patience left."""
     if event.timer is not Timer.STALL:
         return state, ()
-    patience = max(0.0, state.journey.patience - state.journey.limits.stall)
-    journey = replace(state.journey, patience=patience)
-    return moves.abandon(journey, state.source, "stalled", exclude=True)
+    stood = at - state.pace.seen >= state.journey.limits.stall
+    return moves.abandon(state, "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at))
 
 
 def drain_requested(state: Transferring | Abandoning, event: DrainRequested, at: float) -> Move:
@@ -78,43 +86,58 @@ def late_chunk(state: Abandoning, event: ChunkVerified, at: float) -> Move:
 def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
     """The old pull is quiet: go on with what is missing."""
     if not event.quiet:
-        return _replace_memory(state, state.reason)
+        return _replace_memory(state, state.reason, at)
     if state.journey.complete:
-        state_after, effects = moves.check(state.journey, state.source)
+        after, effects = moves.check(state.journey, state.source)
     else:
-        state_after, effects = moves.leave_source(state.journey, state.source, state.reason, at, exclude=state.exclude)
-    return state_after, (Disarm(Timer.QUIET), *effects)
+        after, effects = moves.leave_source(moves.lose(state, at), state.source, state.reason, at)
+    return after, (Disarm(Timer.QUIET), *effects)
 
 
 def never_quiet(state: Abandoning, event: Expired, at: float) -> Move:
     """Somebody may still write into the target: it is not used again."""
     if event.timer is not Timer.QUIET:
         return state, ()
-    return _replace_memory(state, state.reason)
+    return _replace_memory(state, state.reason, at)
 
 
 def memory_replaced(state: Replacing, event: MemoryReplaced, at: float) -> Move:
-    """Fresh memory, nothing in it: storage, since time has been lost already."""
-    return moves.load(replace(state.journey, verified=Chunks(), origins=()), leading=False)
+    """Fresh memory that nobody else knows: go on with what could not be taken along."""
+    journey = moves.spent(state.journey.keeping(event.kept), state.since, at)
+    if journey.complete:
+        after, effects = moves.check(journey, None)
+    elif journey.tries >= journey.limits.sources:
+        after, effects = moves.load(journey, leading=False)
+    else:
+        after, effects = moves.seek(journey, at)
+    return after, (Disarm(Timer.QUIET), *effects)
+
+
+def memory_refused(state: Replacing, event: MemoryRefused, at: float) -> Move:
+    return moves.fail(state.journey, Failure.MEMORY, f"the target memory could not be replaced: {event.reason}")
 
 
 def not_replaced(state: Replacing, event: Expired, at: float) -> Move:
     if event.timer is not Timer.QUIET:
         return state, ()
-    return moves.fail(state.journey, Failure.MEMORY, "the target memory could not be replaced")
+    return moves.fail(state.journey, Failure.MEMORY, "the target memory could not be replaced in time")
 
 
 def drain_replacing(state: Replacing, event: DrainRequested, at: float) -> Move:
     return moves.leave(state.journey, None)
 
 
-def _replace_memory(state: Transferring | Abandoning, reason: str) -> Move:
-    journey = moves.detour(state.journey, f"{state.source.worker}: {reason}, memory quarantined")
-    return Replacing(journey), (
+def _too_slow(pace: Pace, at: float) -> str:
+    return f"too slow ({pace.rate(at) / 1e6:.3g} MB/s)"
+
+
+def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) -> Move:
+    journey = moves.leaving(moves.lose(state, at), state.source, f"{reason}, memory quarantined")
+    return Replacing(journey, state.source, at), (
         Disarm(Timer.STALL),
         Release(journey.attempt, state.source.worker, reason),
-        ReplaceMemory(journey.attempt),
-        Arm(Timer.QUIET, journey.limits.quiet),
+        ReplaceMemory(journey.attempt, journey.verified),
+        Arm(Timer.QUIET, journey.limits.check),
     )
 
 
@@ -149,7 +172,12 @@ PAGES = (
     ),
     Page(
         Replacing,
-        handled={MemoryReplaced: memory_replaced, Expired: not_replaced, DrainRequested: drain_replacing},
+        handled={
+            MemoryReplaced: memory_replaced,
+            MemoryRefused: memory_refused,
+            Expired: not_replaced,
+            DrainRequested: drain_replacing,
+        },
         ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PULL_REPORTS | frozenset({FleetChanged}),
         illegal=groups.START | _LATER,
     ),

@@ -46,7 +46,7 @@ def source_changed(state: Checking, event: SourceChanged, at: float) -> Move:
     journey = state.journey.without_origin(event.source)
     if state.source is None or journey.complete:
         return moves.load(moves.detour(journey, event.reason), leading=False)
-    state_after, effects = moves.leave_source(journey, state.source, event.reason, at, exclude=True)
+    state_after, effects = moves.leave_source(journey, state.source, event.reason, at)
     return state_after, (Disarm(Timer.CHECK), *effects)
 
 

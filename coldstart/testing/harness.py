@@ -47,6 +47,8 @@ LINEAGE = lineage(LAYOUT, "blake2b")
 
 STORAGE_SECONDS = 10.0
 PEER_SECONDS = 1.0
+FLOOR = LAYOUT.nbytes / STORAGE_SECONDS
+"""Bytes per second: a peer slower than storage is not worth it."""
 
 Wrap = Callable[[Transport], Transport]
 """Puts a fault around a transport."""
@@ -59,9 +61,23 @@ class Target(BytesMemory):
         super().__init__(layout, fill=0xFF)
         self.quarantined: list[list[bytearray]] = []
 
-    def quarantine(self) -> None:
+    def quarantine(self, keep: Sequence[Span] = ()) -> None:
+        kept = []
+        for span in keep:
+            with self.reading(span) as views:
+                kept.append(b"".join(views))
         self.quarantined.append(self.storages)
         self.storages = [bytearray(b"\xff" * size) for size in self.layout.storages]
+        for span, data in zip(keep, kept, strict=True):
+            with self.writing(span) as views:
+                fill(views, data)
+
+
+def fill(views: Sequence[memoryview], data: bytes) -> None:
+    """Spread ``data`` over ``views``."""
+    left = memoryview(data)
+    for view in views:
+        view[:], left = left[: len(view)], left[len(view) :]
 
 
 class HashDigester:
@@ -116,9 +132,7 @@ class FakeStorage:
                 raise self.error
             await anyio.sleep_forever()
         with self.held.reading(part) as theirs, self.into.writing(part) as ours:
-            data = memoryview(b"".join(theirs))
-            for view in ours:
-                view[:], data = data[: len(view)], data[len(view) :]
+            fill(ours, b"".join(theirs))
         self.read_bytes += part.length
         landed(part)
 
@@ -237,7 +251,7 @@ class Fleet:
         slots: int = 2,
         digester: Digester | None = None,
         self_check: Callable[[], Sequence[str]] = tuple,
-        replace_memory: Callable[[], None] | None = None,
+        replace_memory: Callable[[Sequence[Span]], None] | None = None,
         on_enter: Mapping[type[State], Callable[[], None]] | None = None,
         peer_seconds: float = PEER_SECONDS,
     ) -> Member:
@@ -250,7 +264,8 @@ class Fleet:
             on_enter: called when its joiner enters one of these states, before the effects.
             peer_seconds: how long its pull of everything takes.
         """
-        bus = None if no_bus else bus or MemoryBus(self.store)
+        own: Bus = MemoryBus(self.store)
+        bus = None if no_bus else bus or own
         memory = Target(layout)
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
@@ -312,7 +327,7 @@ async def fleet(limits: Limits | None = None) -> AsyncIterator[Fleet]:
     """A fleet without workers; everything in it ends with the block."""
     outcome: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        workers = Fleet(tasks, limits or Limits())
+        workers = Fleet(tasks, limits or Limits(floor=FLOOR))
         try:
             yield workers
             workers.check()
