@@ -1,0 +1,155 @@
+"""Plays a scenario: a rollout, its faults, and the newcomers after them.
+
+    from coldstart.testing.simulator import Fault, Scenario, simulate
+
+    outcome = simulate(Scenario(workers=64, faults=tuple(Fault)), seed=7)
+    assert not outcome.violations, outcome.journal
+
+Decides when workers start and when the run is over. The same seed gives the same
+:attr:`Outcome.trace_hash` in every process. The machines are the real ones; what they ask for is
+performed by ``joiner.py`` and ``source.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from coldstart.events import Event
+from coldstart.phases.states import Failed, Gone, Serving
+from coldstart.source import Terms
+from coldstart.testing.simulator.faults import Faults
+from coldstart.testing.simulator.heap import Heap
+from coldstart.testing.simulator.memory import Checkpoint
+from coldstart.testing.simulator.process import Process
+from coldstart.testing.simulator.promises import Promises
+from coldstart.testing.simulator.scenario import Fault, Outcome, Scenario
+from coldstart.testing.simulator.store import Store
+
+CRASH_LOOP = 1.0
+"""Seconds until somebody starts a failed worker anew."""
+NEWCOMERS = 4
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, scenario: Scenario, seed: int, worker: type[Process], *, journal: bool) -> None:
+        self.scenario, self.seed = scenario, seed
+        self.worker = worker
+        self.heap = Heap(seed)
+        self.store = Store(self.heap)
+        self.checkpoint = Checkpoint(scenario.chunks)
+        self.promises = Promises(self)
+        self.processes: dict[str, Process] = {}
+        """By inbox; all that ever were."""
+        self.storage_reads = 0
+        self.struck: Counter[Fault] = Counter()
+        self.altered: list[str] = []
+        """Inboxes of those whose weights are no longer the checkpoint's."""
+        self.journal: list[str] | None = [] if journal else None
+        self._lives: Counter[str] = Counter()
+
+    def play(self) -> Outcome:
+        """From the first start to the last look."""
+        scenario, heap = self.scenario, self.heap
+        for number in range(scenario.workers):
+            heap.at(scenario.spread * heap.luck.random() if number else 0.0, self.launch, f"w{number}")
+        Faults(self).schedule()
+        over = max(scenario.spread, scenario.trouble if scenario.faults else 0.0)
+        heap.run(over + self.settling)
+        newcomers = []
+        for number in range(NEWCOMERS if scenario.faults else 1):
+            newcomers.append(self.launch(f"n{number}"))
+            heap.run(heap.now + self.one_start)
+        self.promises.settled(newcomers)
+        return self._outcome()
+
+    @property
+    def settling(self) -> float:
+        """After this nothing of a fault may be left: leases, grants and slots have ended by themselves."""
+        limits, terms = self.scenario.limits, Terms("", 1, ())
+        waiting = max(terms.lease, terms.grant, terms.accept) + terms.lease
+        return self.one_start + waiting + (limits.storage_stall + limits.quiet if self.scenario.faults else 0.0)
+
+    @property
+    def one_start(self) -> float:
+        """A newcomer has ended well within this."""
+        limits = self.scenario.limits
+        if not self.scenario.faults:
+            return self.scenario.storage_seconds
+        return self.scenario.storage_seconds + limits.patience + 10.0
+
+    def launch(self, name: str) -> Process:
+        """Start a worker, or start it anew."""
+        self._lives[name] += 1
+        process = self.worker(self, name, len(self.processes), self._lives[name])
+        self.processes[process.inbox] = process
+        process.start()
+        return process
+
+    def restart(self, process: Process) -> None:
+        """Start a dead worker anew."""
+        self.launch(process.name)
+
+    def replace(self, process: Process) -> None:
+        """Start a worker anew that has left."""
+        if process.alive:
+            process.kill()
+            self.launch(process.name)
+
+    def failed(self, process: Process) -> None:
+        """A cold start has failed: the process ends, and another one is started."""
+        process.kill()
+        self.heap.after(CRASH_LOOP, self.launch, process.name)
+
+    def named(self, inbox: str) -> Process:
+        return self.processes[inbox]
+
+    @property
+    def lenders(self) -> list[Process]:
+        """Those from which chunks can be had now."""
+        return [process for process in self.processes.values() if process.lends]
+
+    # ----------------------------------------------------------------------------------- journal
+
+    def note(self, process: Process, event: Event, before: str, after: str) -> None:
+        """One step of a machine."""
+        if self.journal is not None:
+            change = before if before == after else f"{before} -> {after}"
+            self.journal.append(f"{self.heap.now:10.4f} {process.inbox:<6} {change:<28} {event}")
+
+    def remark(self, what: str) -> None:
+        """Something that befell the fleet."""
+        if self.journal is not None:
+            self.journal.append(f"{self.heap.now:10.4f} {'*':<6} {what}")
+
+    def _outcome(self) -> Outcome:
+        promises = self.promises
+        return Outcome(
+            seed=self.seed,
+            trace_hash=self.heap.trace_hash,
+            cold_starts=promises.cold_starts,
+            events=self.heap.events,
+            virtual_seconds=self.heap.now,
+            storage_reads=self.storage_reads,
+            wasted=promises.wasted,
+            paths=dict(sorted(promises.paths.items())),
+            faults={kind.value: count for kind, count in sorted(self.struck.items())},
+            violations=tuple(promises.violations),
+            journal=tuple(self.journal or ()),
+        )
+
+
+def simulate(
+    scenario: Scenario, seed: int, *, worker: type[Process] = Process, journal: bool = False
+) -> Outcome:
+    """Play ``scenario`` with the luck of ``seed``.
+
+    Args:
+        worker: the process to play it with; planted bugs are subclasses of :class:`Process`.
+        journal: keep every step in words.
+    """
+    return World(scenario, seed, worker, journal=journal).play()
+
+
+FINAL = (Serving, Failed, Gone)

@@ -1,0 +1,202 @@
+"""Bytes on the move in the simulation: a pull from a peer, or a read of storage.
+
+Decides when a chunk lands and with what content, given what has befallen the source, the link and
+the storage at that moment. Content is read from the source's memory when it lands, as one-sided
+transports do. What landed is verified in ``joiner.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from coldstart import effects, events
+from coldstart.plan import Chunks
+from coldstart.testing.simulator.memory import Content, Truth
+
+if TYPE_CHECKING:
+    from coldstart.testing.simulator.process import Process
+
+PART_SECONDS = 0.4
+"""Landed bytes are told of at least so often."""
+LATENCY = 0.0005
+"""Seconds until a closed connection is noticed, or a cancelled pull has ended."""
+WRITES_LATE = 8.0
+"""A pull that cannot be aborted may write for so long after it was given up."""
+
+
+class Movement:
+    """One attempt's bytes; ``landed`` counts them."""
+
+    def __init__(self, joiner: Process, attempt: int, chunks: Chunks, truth: Truth | None) -> None:
+        self.joiner, self.attempt, self.truth = joiner, attempt, truth
+        self.world = joiner.world
+        self.landed = 0
+        self.ended = False
+        self.memory: Content = joiner.memory
+        self._chunks: Iterator[int] = iter(chunks)
+        self._chunk = -1
+
+    def abandon(self) -> None:
+        """Cancel it."""
+        if not self.ended:
+            self._end("abandoned", LATENCY)
+
+    def begin(self) -> None:
+        """Set off."""
+        self._next()
+
+    def _next(self) -> None:
+        self._chunk = next(self._chunks, -1)
+        if self._chunk < 0:
+            self._end("")
+        else:
+            self._part(0)
+
+    def _part(self, part: int) -> None:
+        """Bring the next part of the present chunk; the last one completes it."""
+        nbytes = self.world.scenario.chunk_bytes
+        seconds = self.seconds(nbytes)
+        parts = max(1, math.ceil(seconds / PART_SECONDS))
+        if part >= parts:  # it has become faster meanwhile
+            part = parts - 1
+        self.world.heap.after(seconds / parts, self._arrive, part, parts)
+
+    def _arrive(self, part: int, parts: int) -> None:
+        if self.ended:
+            return
+        if not self.joiner.alive:
+            self._over()
+            return
+        wait = self.held_up()
+        if wait:
+            if wait < math.inf:
+                self.world.heap.after(wait, self._arrive, part, parts)
+            return
+        nbytes = self.world.scenario.chunk_bytes // parts
+        self.landed += nbytes
+        self.joiner.post(events.BytesLanded(self.attempt, nbytes))
+        if self.ended:
+            return
+        if part + 1 < parts:
+            self._part(part + 1)
+            return
+        content = self.memory[self._chunk] = self.content(self._chunk)
+        self.joiner.joining.verify(self.attempt, self._chunk, content, self.truth)
+        if not self.ended:
+            self._next()
+
+    def seconds(self, nbytes: int) -> float:
+        """How long ``nbytes`` take at this moment."""
+        raise NotImplementedError
+
+    def held_up(self) -> float:
+        """Seconds until anything can land; infinite: never again."""
+        raise NotImplementedError
+
+    def content(self, chunk: int) -> int:
+        """What lands."""
+        raise NotImplementedError
+
+    def _end(self, reason: str, seconds: float = 0.0, *, quiet: bool = True) -> None:
+        if self.ended:
+            return
+        self._over()
+        ended = events.PullEnded(self.attempt, reason, quiet)
+        if seconds:
+            self.world.heap.after(seconds, self.joiner.when_awake, self.joiner.post, ended)
+        else:
+            self.joiner.post(ended)
+
+    def _over(self) -> None:
+        self.ended = True
+        self.joiner.joining.movements.pop(self.attempt, None)
+
+
+class Pull(Movement):
+    """Chunks from a peer."""
+
+    def __init__(self, joiner: Process, effect: effects.Pull, truth: Truth) -> None:
+        super().__init__(joiner, effect.attempt, effect.chunks, truth)
+        self.transfer = effect.ticket.decode()
+        self.source = self.world.processes.get(effect.source.inbox)
+
+    def begin(self) -> None:
+        source = self.source
+        if source is None or (not source.alive and source.answers):
+            self._end("nobody there", LATENCY)
+        elif not source.alive:
+            return
+        elif self.transfer not in source.lending.granted:
+            self._end("no such grant", LATENCY)
+        else:
+            source.lending.granted[self.transfer] = self
+            self.world.promises.lent(source)
+            self._next()
+
+    def seconds(self, nbytes: int) -> float:
+        assert self.source is not None
+        transport = self.world.scenario.transport
+        seconds = transport.seconds(nbytes, max(1, self.source.lending.readers), self.world.heap.luck)
+        return seconds * self.source.slowness
+
+    def held_up(self) -> float:
+        source, now = self.source, self.world.heap.now
+        assert source is not None
+        if not source.alive or self.transfer not in source.lending.granted:
+            return math.inf
+        if source.severed or self.joiner.severed:
+            return PART_SECONDS
+        return max(0.0, source.thaws - now, self.joiner.thaws - now)
+
+    def content(self, chunk: int) -> int:
+        assert self.source is not None
+        return self.world.checkpoint.damaged() if self.source.stained else self.source.memory[chunk]
+
+    def closed(self, reason: str) -> None:
+        """The source's side has ended it."""
+        self._end(reason, LATENCY)
+
+    def abandon(self) -> None:
+        if self.ended:
+            return
+        late = self.joiner.late or not self.world.scenario.transport.abortable
+        if not late:
+            self._end("abandoned", LATENCY)
+            return
+        heap = self.world.heap
+        for _ in range(2):
+            heap.after(WRITES_LATE * heap.luck.random(), self._write_late, self._chunk)
+        if heap.luck.random() < 0.5:
+            self._end("abandoned", LATENCY, quiet=False)
+        else:
+            self._over()  # it never returns
+
+    def _write_late(self, chunk: int) -> None:
+        self.memory[chunk] = self.world.checkpoint.damaged()
+
+    def _over(self) -> None:
+        super()._over()
+        if self.source is not None and self.source.lending.granted.get(self.transfer) is self:
+            self.source.lending.granted[self.transfer] = None
+
+
+class StorageRead(Movement):
+    """Chunks from the checkpoint."""
+
+    def seconds(self, nbytes: int) -> float:
+        scenario = self.world.scenario
+        slow = 2.0 if self.joiner.storage_fault == "slow" else 1.0
+        return slow * nbytes / scenario.storage * (0.9 + 0.1 * self.world.heap.luck.random())
+
+    def held_up(self) -> float:
+        if self.joiner.storage_fault == "stall":
+            return math.inf
+        if self.joiner.storage_fault == "error":
+            self._end("read error")
+            return math.inf
+        return max(0.0, self.joiner.thaws - self.world.heap.now)
+
+    def content(self, chunk: int) -> int:
+        return self.world.checkpoint.content[chunk]

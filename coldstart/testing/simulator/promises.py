@@ -1,0 +1,166 @@
+"""What must hold in every run: the project's promises, looked at behind the machines' backs.
+
+Decides what counts as a violation. It sees what no machine sees (contents, all processes, the
+moments of faults) and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coldstart import effects
+from coldstart.phases.states import STORAGE, Failed, Gone, Serving, State
+from coldstart.plan import GRACE
+from coldstart.source import Mode
+from coldstart.testing.simulator.scenario import Fault, Violation
+from coldstart.testing.simulator.store import DEADLINE, LINEAGE, SHARD
+
+if TYPE_CHECKING:
+    from coldstart.testing.simulator.fleet import World
+    from coldstart.testing.simulator.process import Process
+
+WRONG = "never serve wrong weights"
+HANG = "never hang"
+WORSE = "never worse than storage"
+DISTURB = "never disturb the source"
+LATE = "never write late"
+TELL = "always say what happened"
+RECOVER = "no lasting harm"
+ONCE = "one storage read"
+
+CALLS = 4
+"""Calls to the store, each up to its deadline, that may stand before or after the bytes of a start."""
+
+
+class Promises:
+    """The violations of one run, and what is counted on the way."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.violations: list[Violation] = []
+        self.paths: Counter[str] = Counter()
+        self.wasted = 0
+        self.cold_starts = 0
+
+    def broken(self, promise: str, process: Process, what: str) -> None:
+        """Note a violation."""
+        self.violations.append(Violation(promise, self.world.heap.now, process.inbox, what))
+
+    # ------------------------------------------------------------------------- while it goes on
+
+    def moved(self, process: Process, before: State) -> None:
+        """The joiner has changed its state."""
+        match process.state:
+            case Serving():
+                self._served(process, process.state)
+            case Failed():
+                self._failed(process, process.state)
+            case Gone() if not isinstance(before, Serving):
+                self.paths["left"] += 0
+            case _:
+                pass
+
+    def _served(self, process: Process, state: Serving) -> None:
+        journey = state.journey
+        self.cold_starts += 1
+        origins = [origin for origin, _ in journey.origins]
+        path = "storage" if origins == [STORAGE] else "mixed" if STORAGE in origins else "peer"
+        self.paths[path] += 1
+        if not journey.complete:
+            self.broken(WRONG, process, f"serves with {len(journey.verified)} of {journey.total} chunks verified")
+        if process.memory != self.world.checkpoint.content:
+            self.broken(WRONG, process, f"serves {process.memory}")
+        self.bounded(process)
+        self.told(process, state)
+
+    def _failed(self, process: Process, state: Failed) -> None:
+        self.cold_starts += 1
+        self.paths["failed"] += 1
+        if not process.storage_fault:
+            self.broken(WORSE, process, f"failed although storage was sound: {state.reason}")
+        self.bounded(process)
+
+    def bounded(self, process: Process) -> None:
+        """The start took no longer than storage, the budget, and what somebody else is to answer for."""
+        scenario, journey = self.world.scenario, process.state.journey
+        limits = scenario.limits
+        took = self.world.heap.now - process.began - process.frozen
+        storage = scenario.storage_seconds
+        if process.storage_fault:
+            storage = 2 * storage + limits.storage_stall + limits.quiet
+        bound = storage + limits.patience + GRACE + journey.followed + CALLS * DEADLINE + process.excused
+        if took > bound:
+            self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
+
+    def told(self, process: Process, state: Serving) -> None:
+        """Whoever was left is named, with the reason."""
+        journey = state.journey
+        for worker in journey.excluded:
+            if not any(reason.startswith(f"{worker}: ") for reason in journey.detours):
+                self.broken(TELL, process, f"left {worker} without a reason")
+
+    def pulling(self, process: Process, effect: effects.Pull) -> None:
+        """A pull is about to begin."""
+        if effect.source.inbox in process.joining.wronged:
+            self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
+        if process.joining.movements:
+            self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
+
+    def lent(self, source: Process) -> None:
+        """Somebody has begun to read from ``source``."""
+        if source.lending.readers > source.lender.terms.slots:
+            self.broken(DISTURB, source, f"{source.lending.readers} joiners read from it")
+
+    # ------------------------------------------------------------------------------ at the end
+
+    def settled(self, newcomers: list[Process]) -> None:
+        """All faults are over and everybody has had time: what is left of them?"""
+        world = self.world
+        for process in world.processes.values():
+            if not process.alive:
+                continue
+            if not process.ended:
+                self.broken(HANG, process, f"still in {type(process.state).__name__}")
+            elif isinstance(process.state, Serving):
+                self._keeps(process)
+        if Fault.CLOCK not in world.struck:
+            for advert in world.store.ledger.adverts(SHARD):
+                if advert.used:
+                    self.broken(RECOVER, world.named(advert.inbox), f"{advert.used} slots taken, nobody reads")
+        for advert in world.store.ledger.adverts(SHARD):
+            owner = world.named(advert.inbox)
+            if advert.struck and owner.lends and owner.memory == world.checkpoint.content:
+                self.broken(RECOVER, owner, "sound, but struck for good")
+        for process in newcomers:
+            self._received(process)
+        if not world.struck and world.storage_reads > 1:
+            self.broken(ONCE, newcomers[0], f"storage was read {world.storage_reads} times")
+
+    def _keeps(self, process: Process) -> None:
+        changed = process.incarnation in world_changes(self.world, process)
+        if process.memory != self.world.checkpoint.content and not changed:
+            self.broken(LATE, process, f"its memory became {process.memory} while serving")
+        if process.lender.grants or process.lending.readers:
+            self.broken(RECOVER, process, "a grant is open and nobody needs it")
+        advertised = {advert.inbox for advert in self.world.store.ledger.adverts(SHARD)}
+        if process.lender.mode is Mode.OPEN and process.inbox not in advertised:
+            self.broken(RECOVER, process, "serves and is not advertised")
+
+    def _received(self, process: Process) -> None:
+        """A worker that came after all faults is received as if there had been none."""
+        journey = process.state.journey
+        for reason in journey.detours:
+            worker = reason.partition(":")[0]
+            if any(other.name == worker and other.lends for other in self.world.processes.values()):
+                self.broken(RECOVER, process, f"a source that lives and lends was no use: {reason}")
+        sources = [other for other in self.world.lenders if other is not process and other.since < process.began]
+        if sources and isinstance(process.state, Serving) and LINEAGE:
+            origins = [origin for origin, _ in journey.origins]
+            if STORAGE in origins:
+                self.broken(RECOVER, process, f"read storage, with {len(sources)} sources: {journey.detours}")
+
+
+def world_changes(world: World, process: Process) -> tuple[str, ...]:
+    """Incarnations of this worker whose host, or whose hardware, changed the weights."""
+    return tuple(inbox.partition(".")[2] for inbox in world.altered if inbox == process.inbox)

@@ -1,0 +1,234 @@
+"""Performs what the source's machine asks for, in the simulation.
+
+The counterpart of ``coldstart.lending``: adverts and withdrawals in order, offers that count only
+with the right number, grants that end when they are revoked. It decides nothing about who may read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from coldstart import effects, events
+from coldstart.effects import Effect
+from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.ports import Advert
+from coldstart.source import NO_SIGN_OF_LIFE
+from coldstart.testing.simulator.store import LINEAGE, SHARD
+
+if TYPE_CHECKING:
+    from coldstart.testing.simulator.movement import Pull
+    from coldstart.testing.simulator.process import Process
+
+GONE = "gone"
+UNSEEN = 2
+
+
+class SourceHands:
+    """One process's lending."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.world = process.world
+        self.granted: dict[str, Pull | None] = {}
+        """Open grants by transfer, with whoever reads for them."""
+        self.epoch = ""
+        self._numbers: dict[str, int] = {}
+        self._unseen: dict[str, int] = {}
+        self._orders: deque[Callable[[], None]] = deque()
+        self._ordered = False
+        self.perform: Mapping[type[Effect], Callable[..., None]] = {
+            effects.Advertise: self.advertise,
+            effects.Withdraw: self.withdraw,
+            effects.OpenOffer: self.open_offer,
+            effects.SendOffer: self.send_offer,
+            effects.SendRefusal: self.send_refusal,
+            effects.CloseGrant: self.close_grant,
+            effects.Inspect: self.inspect,
+            effects.ReportDrained: self.report_drained,
+        }
+
+    @property
+    def readers(self) -> int:
+        """Joiners that read from here now."""
+        return sum(pull is not None for pull in self.granted.values())
+
+    # ------------------------------------------------------------------------------------ adverts
+
+    def advertise(self, effect: effects.Advertise) -> None:
+        self._vouch_for(effect.held)
+        self._in_order(partial(self._advertise, effect))
+
+    def _advertise(self, effect: effects.Advertise) -> None:
+        if effect.afresh or not self.process.joining.published:
+            self.process.joining.publish(partial(self._published, effect), self._failed)
+        else:
+            self._put(effect)
+
+    def _published(self, effect: effects.Advertise, roots: tuple[str, ...]) -> None:
+        joining = self.process.joining
+        joining.published = joining.truth is not None and roots == (joining.truth.root,)
+        if joining.published:
+            self._put(effect)
+        else:
+            self._failed("truths disagree")
+
+    def _put(self, effect: effects.Advertise) -> None:
+        store, process, chunks = self.world.store, self.process, self.world.scenario.chunks
+        terms = process.lender.terms
+        advert = Advert(
+            worker=process.name,
+            inbox=process.inbox,
+            incarnation=process.incarnation,
+            generation=effect.generation,
+            layout=LINEAGE,
+            slots=terms.slots,
+            have=chunks if effect.lends else 0,
+            total=chunks,
+            transports=terms.transports,
+            host="sim",
+            device="cpu",
+            proof=effect.proof,
+        )
+        store.call(
+            process,
+            lambda: store.ledger.advertise(SHARD, advert, terms.lease, effect.held),
+            self._advertised,
+            self._failed,
+        )
+
+    def _advertised(self, epoch: str) -> None:
+        lost = self.epoch not in ("", epoch)
+        if not self.epoch:
+            self.process.joining.resign()
+        self.epoch = epoch
+        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised())
+        self._next()
+
+    def _failed(self, reason: str) -> None:
+        self.process.post_to_source(events.AdvertFailed(reason))
+        self._next()
+
+    def withdraw(self, effect: effects.Withdraw) -> None:
+        store, process = self.world.store, self.process
+
+        def order() -> None:
+            store.call(
+                process,
+                lambda: store.ledger.withdraw(SHARD, process.name, process.incarnation),
+                self._next,
+                self._next,
+            )
+
+        self._in_order(order)
+
+    def report_drained(self, effect: effects.ReportDrained) -> None:
+        def order() -> None:
+            self.process.post(events.Drained())
+            self._next()
+
+        self._in_order(order)
+
+    def _in_order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        if not self._ordered:
+            self._next()
+
+    def _next(self, answer: object = None) -> None:
+        self._ordered = bool(self._orders)
+        if self._orders:
+            self._orders.popleft()()
+
+    def _vouch_for(self, held: tuple[str, ...]) -> None:
+        """Who is seen reading lives; who was and is not any more, twice in a row, does not."""
+        for transfer in held:
+            if self.granted.get(transfer) is not None:
+                self._unseen[transfer] = 0
+                self.process.post_to_source(events.AcceptReceived(transfer))
+            elif transfer in self._unseen:
+                self._unseen[transfer] += 1
+                if self._unseen[transfer] == UNSEEN:
+                    self.process.post_to_source(events.DoneReceived(transfer, GONE))
+
+    # ------------------------------------------------------------------------------------- grants
+
+    def letter(self, message: Hello | Accept | Doubt | Done, fence: int) -> None:
+        """A joiner's letter, if it proves what it must."""
+        post = self.process.post_to_source
+        match message:
+            case Hello():
+                post(
+                    events.HelloReceived(
+                        message.transfer, message.joiner, fence, message.number, message.layout, message.transports
+                    )
+                )
+            case Accept():
+                if self._numbers.get(message.transfer) == message.answer - 1:
+                    post(events.AcceptReceived(message.transfer))
+            case Doubt():
+                if message.chunk < self.world.scenario.chunks:
+                    post(events.DoubtReceived(message.transfer, message.chunk))
+            case Done():
+                post(events.DoneReceived(message.transfer, message.outcome))
+
+    def open_offer(self, effect: effects.OpenOffer) -> None:
+        self.granted[effect.transfer] = None
+        self.process.post_to_source(events.OfferOpened(effect.transfer, effect.transfer.encode()))
+
+    def send_offer(self, effect: effects.SendOffer) -> None:
+        number = self._numbers[effect.transfer] = self.world.heap.luck.getrandbits(62)
+        offer = Offer(
+            transfer=effect.transfer,
+            answer=effect.number + 1,
+            number=number,
+            transport=effect.transport,
+            ticket=effect.ticket,
+            generation=effect.generation,
+        )
+        self._send(effect.joiner, offer, f"{effect.transfer}.offer")
+
+    def send_refusal(self, effect: effects.SendRefusal) -> None:
+        refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason)
+        self._send(effect.joiner, refusal, f"{effect.transfer}.{effect.reason}")
+
+    def _send(self, inbox: str, message: Offer | Refusal, nonce: str) -> None:
+        store, body = self.world.store, encode(message)
+        store.call(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce), _ignore, _ignore)
+
+    def close_grant(self, effect: effects.CloseGrant) -> None:
+        self._revoke(effect.transfer)
+        self._numbers.pop(effect.transfer, None)
+        self._unseen.pop(effect.transfer, None)
+        self.process.post_to_source(events.GrantClosed(effect.transfer))
+        if effect.outcome in (GONE, NO_SIGN_OF_LIFE):
+            store, name, transfer = self.world.store, self.process.name, effect.transfer
+            store.call(self.process, lambda: store.ledger.release(SHARD, name, transfer), _ignore, _ignore)
+
+    def _revoke(self, transfer: str) -> None:
+        pull = self.granted.pop(transfer, None)
+        if pull is not None:
+            pull.closed("revoked")
+
+    def close_all(self) -> None:
+        """The process has ended."""
+        for transfer, pull in tuple(self.granted.items()):
+            del self.granted[transfer]
+            if pull is not None and self.process.answers:
+                pull.closed("connection lost")
+
+    # ------------------------------------------------------------------------------------ weights
+
+    def inspect(self, effect: effects.Inspect) -> None:
+        truth, memory = self.process.joining.truth, self.process.memory
+        chunks = effect.chunks if effect.chunks is not None else range(len(memory))
+        for chunk in chunks:
+            if truth is None or memory[chunk] != truth.digests[chunk]:
+                self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
+                return
+        self.process.post_to_source(events.WeightsProven(effect.generation))
+
+
+def _ignore(answer: object) -> None:
+    return
