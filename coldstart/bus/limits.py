@@ -2,7 +2,7 @@
 
 Decides what is too large to send and which text may become part of a key. It knows neither
 Redis nor memory, so that the fake and the real bus cannot drift apart here. The rules of choice
-stand twice on purpose, in ``memory.py`` and in ``scripts.py``: one contract suite holds both.
+stand twice on purpose, in ``ledger.py`` and in ``scripts.py``: one contract suite holds both.
 """
 
 from __future__ import annotations

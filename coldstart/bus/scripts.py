@@ -2,7 +2,7 @@
 
 Decides who gets which source, who leads, and what counts as a change of the fleet. Time is the
 server's ``TIME``; nothing here trusts a client's clock. The scripts know nothing of transports,
-phases or bytes of weights. ``redis.py`` calls them; ``memory.py`` states the same rules in Python.
+phases or bytes of weights. ``redis.py`` calls them; ``ledger.py`` states the same rules in Python.
 
 Every key is ``<namespace>:{<shard>}:<name>``: the hash tag puts a shard into one cluster slot, so a
 script may build the keys that only it knows (the chosen source's slots and inbox).
