@@ -126,8 +126,8 @@ class Ledger:
 
     def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
         now = self._now()
-        if advert.used:
-            advert = msgspec.structs.replace(advert, used=0)
+        if advert.used or advert.struck:
+            advert = msgspec.structs.replace(advert, used=0, struck=False)
         self._seen.put(shard, True, now, SHARD_SECONDS)
         if self.shard(shard).roster.advertise(advert, now, seconds, held):
             self._changed(shard)
@@ -135,6 +135,10 @@ class Ledger:
 
     def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):
+            self._changed(shard)
+
+    def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+        if self.shard(shard).roster.strike(worker, incarnation, proof, self._now()):
             self._changed(shard)
 
     def adverts(self, shard: str) -> tuple[Advert, ...]:

@@ -37,7 +37,7 @@ NONCE_SECONDS = 120.0
 """How long a repeated letter is recognised."""
 
 SHARD_SECONDS = 3600.0
-"""What ``shards()`` calls lately."""
+"""What ``shards()`` calls lately; also the life of a strike, renewed by every advert that it still concerns."""
 
 
 def check_ids(**names: str) -> None:

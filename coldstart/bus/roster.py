@@ -1,4 +1,4 @@
-"""The adverts of one shard and the slots lent on them: who may be a joiner's source, and who is best.
+"""The adverts of one shard, slots and strikes included: who may be a joiner's source, and who is best.
 
 Decides what an advert is worth to a claim and when adverts and slots lapse, by the rules of
 ``scripts.py``. It must not know letters, truths or leaders, nor a clock: each call says what time it
@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from coldstart.bus.limits import MAX_SKIPS, SCAN
+from coldstart.bus.leases import Leases
+from coldstart.bus.limits import MAX_SKIPS, SCAN, SHARD_SECONDS
 from coldstart.ports import Advert, Claim, Skip
 
 _WORST = (-1.0, 0, 0)
@@ -32,8 +33,8 @@ class Standing:
     """One worker: its advert while that lives, and the slots that it has lent, which may outlive it."""
 
     __slots__ = (
-        "advert", "ends", "incarnation", "layout", "rank", "refusal", "slots", "told", "transports", "usable", "used",
-        "worker",
+        "advert", "ends", "incarnation", "layout", "rank", "refusal", "slots", "struck", "told", "transports", "usable",
+        "used", "worker",
     )  # fmt: skip
 
     def __init__(self, advert: Advert) -> None:
@@ -44,6 +45,7 @@ class Standing:
         self.slots: dict[str, float] = {}
         """End of each slot by transfer; of lapsed ones too, until the next grant."""
         self.used = 0
+        self.struck = False
         self.told = advert
         """The advert as others are told it: with what the bus fills in."""
         self.layout = advert.layout
@@ -53,12 +55,12 @@ class Standing:
         self.rank = _WORST
 
     def assess(self, advert: Advert) -> None:
-        """Work out what ``advert`` is worth with the slots now in use."""
-        used = self.used
+        """Work out what ``advert`` is worth with the slots now in use and the doubts there are."""
+        used, struck = self.used, self.struck
         free = advert.slots - used
-        self.told = msgspec.structs.replace(advert, used=used) if used else advert
+        self.told = msgspec.structs.replace(advert, used=used, struck=struck) if used or struck else advert
         self.layout, self.transports = advert.layout, advert.transports
-        reason = "empty" if advert.have <= 0 else "busy" if free <= 0 else ""
+        reason = "struck" if struck else "empty" if advert.have <= 0 else "busy" if free <= 0 else ""
         self.usable = not reason
         self.refusal = Skip(self.worker, reason, advert.layout) if reason else None
         # Less loaded first, then more free slots, then more chunks.
@@ -83,6 +85,8 @@ class Roster:
         self._usable = 0
         self._due = math.inf
         """No advert and no slot lapses before."""
+        self._strikes: Leases[tuple[str, int]] = Leases()
+        """Incarnation and the last doubted proof, by worker: an advert that lapses does not shake a strike off."""
 
     def adverts(self, now: float) -> tuple[Advert, ...]:
         """The live adverts, with their slots in use."""
@@ -114,7 +118,7 @@ class Roster:
         standing = self._known.get(advert.worker)
         if standing is None:
             standing = self._known[advert.worker] = Standing(advert)
-        before, used = standing.advert, standing.used
+        before, used, struck = standing.advert, standing.used, standing.struck
         if before is None:
             self._listed.insert(self._place(standing), standing)
         # A new incarnation has lent nothing yet.
@@ -127,10 +131,41 @@ class Roster:
         for transfer in held:
             if now < standing.slots.get(transfer, now) < until:
                 standing.slots[transfer] = until
+        standing.struck = self._still_struck(advert, now)
         changed = before != advert
-        if changed or standing.used != used:
+        if changed or standing.used != used or standing.struck != struck:
             self._assess(standing)
         return changed
+
+    def _still_struck(self, advert: Advert, now: float) -> bool:
+        """Whether a new advert is doubted by an earlier strike, which then lives on; else it has ended."""
+        strike = self._strikes.get(advert.worker, now)
+        if strike is None:
+            return False
+        incarnation, proof = strike
+        if advert.incarnation != incarnation or advert.proof > proof:
+            self._strikes.drop(advert.worker)
+            return False
+        self._strikes.put(advert.worker, strike, now, SHARD_SECONDS)
+        return True
+
+    def strike(self, worker: str, incarnation: str, proof: int, now: float) -> bool:
+        """Doubt an advert up to ``proof``; whether it was not doubted yet. Its slots stay as they are."""
+        self._settle(now)
+        standing = self._known.get(worker)
+        if standing is None or standing.advert is None or standing.incarnation != incarnation:
+            return False
+        if standing.advert.proof > proof:
+            return False
+        earlier = self._strikes.get(worker, now)
+        if earlier is not None and earlier[0] == incarnation:
+            proof = max(proof, earlier[1])
+        self._strikes.put(worker, (incarnation, proof), now, SHARD_SECONDS)
+        news = not standing.struck
+        if news:
+            standing.struck = True
+            self._assess(standing)
+        return news
 
     def withdraw(self, worker: str, incarnation: str, now: float) -> bool:
         """End an advert unless it is of another incarnation; whether anything ended."""
