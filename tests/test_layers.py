@@ -43,7 +43,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
-PURE = ("errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source")
+PURE = (
+    "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
+    "bus.ledger", "bus.roster", "bus.leases",
+)  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
     "threading", "socket", "subprocess", "logging", "secrets",

@@ -2,7 +2,7 @@
 
 Decides what is too large to send and which text may become part of a key. It knows neither
 Redis nor memory, so that the fake and the real bus cannot drift apart here. The rules of choice
-stand twice on purpose, in ``memory.py`` and in ``scripts.py``: one contract suite holds both.
+stand twice on purpose, in ``ledger.py`` and in ``scripts.py``: one contract suite holds both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NONCE_SECONDS = 120.0
 """How long a repeated letter is recognised."""
 
 SHARD_SECONDS = 3600.0
-"""What ``shards()`` calls lately."""
+"""What ``shards()`` calls lately; also the life of a strike, renewed by every advert that it still concerns."""
 
 
 def check_ids(**names: str) -> None:

@@ -146,10 +146,11 @@ class RedisBus:
             scripts.ADVERTISE,
             shard,
             advert.worker,
-            msgspec.json.encode(msgspec.structs.replace(advert, used=0)),
+            msgspec.json.encode(msgspec.structs.replace(advert, used=0, struck=False)),
             _milliseconds(seconds),
             advert.layout,
             advert.incarnation,
+            advert.proof,
             *held,
         )
         await self._run(scripts.INDEX, self._index, shard)
@@ -158,6 +159,10 @@ class RedisBus:
     async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)
         await self._on_shard(scripts.WITHDRAW, shard, worker, incarnation)
+
+    async def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+        check_ids(shard=shard, worker=worker, incarnation=incarnation)
+        await self._on_shard(scripts.STRIKE, shard, worker, incarnation, proof)
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)

@@ -63,12 +63,12 @@ class Fields:
             raise self.nonsense("no number where one belongs") from None
 
     def advert(self) -> Advert:
-        """An advert and the number of its slots in use."""
+        """An advert, the number of its slots in use, and whether it is struck."""
         try:
             advert = msgspec.json.decode(self.blob(), type=Advert)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self.nonsense("a malformed advert") from None
-        return msgspec.structs.replace(advert, used=self.number())
+        return msgspec.structs.replace(advert, used=self.number(), struck=bool(self.number()))
 
     def skips(self) -> tuple[Skip, ...]:
         try:
@@ -106,9 +106,9 @@ def adverts(fields: ShardFields) -> tuple[Advert, ...]:
     """The answer to a survey of a shard; a malformed advert is its writer's loss, not ours."""
     found: list[Advert] = []
     while fields:
-        json, used = fields.blob(), fields.number()
+        json, used, struck = fields.blob(), fields.number(), bool(fields.number())
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found.append(msgspec.structs.replace(msgspec.json.decode(json, type=Advert), used=used))
+            found.append(msgspec.structs.replace(msgspec.json.decode(json, type=Advert), used=used, struck=struck))
     return tuple(sorted(found, key=lambda advert: advert.worker))
 
 

@@ -2,7 +2,7 @@
 
 Decides who gets which source, who leads, and what counts as a change of the fleet. Time is the
 server's ``TIME``; nothing here trusts a client's clock. The scripts know nothing of transports,
-phases or bytes of weights. ``redis.py`` calls them; ``memory.py`` states the same rules in Python.
+phases or bytes of weights. ``redis.py`` calls them; ``ledger.py`` states the same rules in Python.
 
 Every key is ``<namespace>:{<shard>}:<name>``: the hash tag puts a shard into one cluster slot, so a
 script may build the keys that only it knows (the chosen source's slots and inbox).
@@ -10,6 +10,7 @@ script may build the keys that only it knows (the chosen source's slots and inbo
     life                hash: ``epoch`` (random, one per life of the store) and ``fence`` (counter)
     adverts, leases     hash worker -> advert, sorted set worker -> end of lease in ms
     slots:<worker>      sorted set transfer -> end of slot in ms
+    strike:<worker>     hash: ``incarnation`` and the last ``proof`` of it that is doubted
     lead:<layout>       the worker that reads storage for everybody
     claim:<transfer>    the first answer to a claim
     root:, truth:, conflict:<layout>
@@ -88,6 +89,26 @@ local function live(worker)
   local lease = redis.call('ZSCORE', prefix .. 'leases', worker)
   if lease and tonumber(lease) > now then return redis.call('HGET', prefix .. 'adverts', worker) end
 end
+
+-- The last proof of this incarnation that is doubted; adverts of older versions have none and mean 0.
+local function doubted(worker, incarnation)
+  local strike = redis.call('HMGET', prefix .. 'strike:' .. worker, 'incarnation', 'proof')
+  return strike[1] == incarnation and tonumber(strike[2]) or -1
+end
+
+local function struck(worker, advert)
+  return (tonumber(advert.proof) or 0) <= doubted(worker, advert.incarnation)
+end
+
+-- An advert as it is told: what its worker wrote, slots in use, and whether it is struck.
+local function tell(reply, worker, json)
+  local _, advert = pcall(cjson.decode, json)
+  local fine, doubt = pcall(struck, worker, advert)
+  reply[#reply + 1] = json
+  reply[#reply + 1] = used(worker)
+  reply[#reply + 1] = fine and doubt and 1 or 0
+  return reply
+end
 """
 
 
@@ -142,9 +163,11 @@ local function unusable(name, advert, taken)
   for _, field in ipairs(NUMBERS) do
     if type(advert[field]) ~= 'number' then return 'malformed' end
   end
+  if advert.proof ~= nil and type(advert.proof) ~= 'number' then return 'malformed' end
   if excluded[name] then return 'excluded' end
   if advert.layout ~= layout then return 'layout' end
   if not shares(advert.transports) then return 'transports' end
+  if struck(name, advert) then return 'struck' end
   if advert.have <= 0 then return 'empty' end
   if taken >= advert.slots then return 'busy' end
 end
@@ -195,7 +218,7 @@ if #best > 0 then
   redis.call('ZADD', slots, now + slot_ms, transfer)
   if redis.call('PTTL', slots) < slot_ms then redis.call('PEXPIRE', slots, slot_ms) end
   deliver(chosen.advert.inbox, hello, fence)
-  return answer(slot_ms, 'granted', root, passed, chosen.json, chosen.used + 1, fence)
+  return answer(slot_ms, 'granted', root, passed, chosen.json, chosen.used + 1, 0, fence)
 end
 
 if busy then return {epoch, 'deferred', root, passed, ''} end
@@ -215,8 +238,7 @@ RELEASE = _on_shard(
 local source, transfer = ARGV[3], ARGV[4]
 if redis.call('ZREM', prefix .. 'slots:' .. source, transfer) == 1 then changed('slot', source) end
 local json = live(source)
-if json then return {epoch, json, used(source)} end
-return {epoch}
+return json and tell({epoch}, source, json) or {epoch}
 """,
 )
 
@@ -240,12 +262,16 @@ ADVERTISE = _on_shard(
     "advertise",
     """
 local worker, json, life_ms = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local layout, incarnation = ARGV[6], ARGV[7]
+local layout, incarnation, proof = ARGV[6], ARGV[7], tonumber(ARGV[8])
 local adverts, leases = prefix .. 'adverts', prefix .. 'leases'
 local known, alive = redis.call('HGET', adverts, worker), live(worker)
 redis.call('HSET', adverts, worker, json)
 redis.call('ZADD', leases, now + life_ms, worker)
 if alive ~= json then changed('advert', worker) end
+
+-- A strike ends with a higher proof or another incarnation, never with a lapse.
+local strike = prefix .. 'strike:' .. worker
+if proof > doubted(worker, incarnation) then redis.call('DEL', strike) else redis.call('PEXPIRE', strike, SHARD_MS) end
 
 -- A new incarnation has lent nothing yet.
 local good, earlier = pcall(cjson.decode, known or '')
@@ -254,7 +280,7 @@ if good and type(earlier) == 'table' and earlier.incarnation ~= incarnation then
 end
 -- A transfer that still goes on keeps its slot for as long as its source lives.
 local slots = prefix .. 'slots:' .. worker
-for at = 8, #ARGV do
+for at = 9, #ARGV do
   local ends = tonumber(redis.call('ZSCORE', slots, ARGV[at]) or 0)
   if ends > now and ends < now + life_ms then
     redis.call('ZADD', slots, now + life_ms, ARGV[at])
@@ -281,6 +307,22 @@ local good, known = pcall(cjson.decode, redis.call('HGET', prefix .. 'adverts', 
 if good and type(known) == 'table' and known.incarnation ~= incarnation then return {epoch} end
 redis.call('HDEL', prefix .. 'adverts', worker)
 if redis.call('ZREM', prefix .. 'leases', worker) == 1 then changed('withdraw', worker) end
+return {epoch}
+""",
+)
+
+STRIKE = _on_shard(
+    "strike",
+    """
+local worker, incarnation, proof = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local good, advert = pcall(cjson.decode, live(worker) or '')
+if not good or type(advert) ~= 'table' or advert.incarnation ~= incarnation then return {epoch} end
+local proven = tonumber(advert.proof) or 0
+if proven > proof then return {epoch} end
+local earlier, strike = doubted(worker, incarnation), prefix .. 'strike:' .. worker
+redis.call('HSET', strike, 'incarnation', incarnation, 'proof', math.max(earlier, proof))
+redis.call('PEXPIRE', strike, SHARD_MS)
+if proven > earlier then changed('strike', worker) end
 return {epoch}
 """,
 )
@@ -350,8 +392,7 @@ ADVERTS = _on_shard(
     """
 local reply = {epoch}
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'leases', '(' .. now, '+inf')) do
-  reply[#reply + 1] = redis.call('HGET', prefix .. 'adverts', worker) or ''
-  reply[#reply + 1] = used(worker)
+  tell(reply, worker, redis.call('HGET', prefix .. 'adverts', worker) or '')
 end
 return reply
 """,

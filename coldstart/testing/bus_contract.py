@@ -191,16 +191,20 @@ class BusContract:
             for each in (
                 advert("busy", slots=0),
                 advert("elsewhere", transports=("nccl",)),
-                advert("empty", have=0),
+                advert("doubted", slots=0, have=0),
+                advert("empty", have=0, slots=0),
                 advert("failed"),
                 advert("foreign", layout="f0"),
                 advert("good"),
             ):
                 await bus.advertise(SHARD, each, 30)
+            for struck in ("doubted", "elsewhere", "failed", "foreign"):
+                await bus.strike(SHARD, struck, "1", 0)
             granted = _granted(await bus.claim(claim(exclude=("failed",))))
             assert granted.source.worker == "good"
             assert sorted((skip.worker, skip.reason) for skip in granted.skipped) == [
                 ("busy", "busy"),
+                ("doubted", "struck"),
                 ("elsewhere", "transports"),
                 ("empty", "empty"),
                 ("failed", "excluded"),
@@ -297,6 +301,124 @@ class BusContract:
             await bus.advertise("b", advert("source"), 30)
             await bus.advertise("a", advert("source"), 30)
             assert await bus.shards() == ("a", "b")
+
+    # ---------------------------------------------------------------------------------- strikes
+
+    async def test_a_struck_source_is_shown_and_passed_over_and_the_fleet_hears_it_once(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            await bus.advertise(SHARD, advert("doubted", slots=9), 30)
+            await bus.advertise(SHARD, advert("good"), 30)
+            cursor = await self._caught_up(waiting)
+            await bus.strike(SHARD, "doubted", "1", 0)
+            heard = await waiting.listen(SHARD, "in", cursor, 5)
+            assert heard.fleet_changed
+            await bus.strike(SHARD, "doubted", "1", 0)
+            assert not (await waiting.listen(SHARD, "in", heard.cursor, 0)).fleet_changed
+            assert await bus.adverts(SHARD) == (advert("doubted", slots=9, struck=True), advert("good"))
+            granted = _granted(await bus.claim(claim()))
+            assert granted.source == advert("good", used=1)
+            assert granted.skipped == (Skip("doubted", "struck", LAYOUT),)
+
+    async def test_only_a_higher_proof_ends_a_strike(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            await bus.advertise(SHARD, advert("source", proof=3), 30)
+            await bus.strike(SHARD, "source", "1", 3)
+            cursor = await self._caught_up(waiting)
+            await bus.advertise(SHARD, advert("source", proof=3), 30)
+            assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
+            await bus.advertise(SHARD, advert("source", proof=3, have=5), 30)
+            assert await bus.adverts(SHARD) == (advert("source", proof=3, have=5, struck=True),)
+            assert isinstance(await bus.claim(claim(lead_seconds=0)), Deferred)
+            cursor = await self._caught_up(waiting)
+            await bus.advertise(SHARD, advert("source", proof=4), 30)
+            assert (await waiting.listen(SHARD, "in", cursor, 5)).fleet_changed
+            assert _granted(await bus.claim(claim())).source == advert("source", proof=4, used=1)
+
+    async def test_a_strike_that_comes_after_the_new_proof_changes_nothing(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            await bus.advertise(SHARD, advert("source", proof=4), 30)
+            cursor = await self._caught_up(waiting)
+            await bus.strike(SHARD, "source", "1", 3)
+            assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
+            assert await bus.adverts(SHARD) == (advert("source", proof=4),)
+
+    async def test_a_lower_strike_does_not_weaken_a_higher_one(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source", proof=1), 30)
+            for proof in (3, 1):
+                await bus.strike(SHARD, "source", "1", proof)
+            await bus.advertise(SHARD, advert("source", proof=3), 30)
+            assert (await bus.adverts(SHARD))[0].struck
+            await bus.advertise(SHARD, advert("source", proof=4), 30)
+            assert not (await bus.adverts(SHARD))[0].struck
+
+    async def test_a_strike_concerns_one_incarnation_only(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            await bus.advertise(SHARD, advert("source"), 30)
+            cursor = await self._caught_up(waiting)
+            await bus.strike(SHARD, "source", "other", 9)
+            assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
+            assert await bus.adverts(SHARD) == (advert("source"),)
+            await bus.strike(SHARD, "source", "1", 9)
+            await bus.advertise(SHARD, advert("source", incarnation="2"), 30)
+            assert await bus.adverts(SHARD) == (advert("source", incarnation="2"),)
+
+    async def test_an_unknown_worker_cannot_be_struck(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            cursor = await self._caught_up(waiting)
+            await bus.strike(SHARD, "source", "1", 9)
+            assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
+            assert await bus.adverts(SHARD) == ()
+            await bus.advertise(SHARD, advert("source"), 30)
+            assert _granted(await bus.claim(claim())).source.worker == "source"
+
+    async def test_a_strike_is_not_shaken_off_by_withdrawing_or_lapsing(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source"), 30)
+            await bus.strike(SHARD, "source", "1", 0)
+            await bus.withdraw(SHARD, "source", "1")
+            await bus.advertise(SHARD, advert("source"), SHORT_SECONDS)
+            assert (await bus.adverts(SHARD))[0].struck
+
+            async def gone() -> bool:
+                return await bus.adverts(SHARD) == ()
+
+            await self.eventually(gone)
+            await bus.advertise(SHARD, advert("another"), 30)
+            await bus.advertise(SHARD, advert("source"), 30)
+            assert [found.struck for found in await bus.adverts(SHARD)] == [False, True]
+
+    async def test_if_the_only_source_is_struck_the_joiner_is_elected(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source", slots=1), 30)
+            await bus.strike(SHARD, "source", "1", 0)
+            outcome = await bus.claim(claim())
+            assert isinstance(outcome, Elected)
+            assert outcome.skipped == (Skip("source", "struck", LAYOUT),)
+
+    async def test_a_strike_leaves_slots_and_answers_alone(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source", slots=1), 30)
+            reading, short = claim(), claim(slot_seconds=0.2)
+            granted = await bus.claim(reading)
+            await bus.strike(SHARD, "source", "1", 0)
+            assert await bus.adverts(SHARD) == (advert("source", slots=1, used=1, struck=True),)
+            assert await bus.claim(reading) == granted
+            assert await bus.release(SHARD, "source", reading.transfer) == advert("source", slots=1, struck=True)
+            await bus.advertise(SHARD, advert("source", slots=1, proof=1), 30)
+            _granted(await bus.claim(short))
+            await bus.strike(SHARD, "source", "1", 1)
+            await bus.advertise(SHARD, advert("source", slots=1, proof=1), 30, (short.transfer,))
+            await self.pass_time(0.3)
+            assert (await bus.adverts(SHARD))[0].used == 1
+
+    async def test_what_a_worker_writes_of_itself_neither_makes_nor_ends_a_strike(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.advertise(SHARD, advert("source", struck=True), 30)
+            assert await bus.adverts(SHARD) == (advert("source"),)
+            await bus.strike(SHARD, "source", "1", 0)
+            await bus.advertise(SHARD, advert("source", struck=False), 30)
+            assert (await bus.adverts(SHARD))[0].struck
 
     # ---------------------------------------------------------------------------------- leading
 

@@ -54,6 +54,7 @@ async def test_a_store_that_restarts_empty_renews_its_listeners() -> None:
     store = MemoryStore()
     bus = MemoryBus(store)
     before = await bus.advertise(SHARD, advert("source"), 30)
+    await bus.strike(SHARD, "source", "1", 0)
     cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
     store.stop()
     store.start(empty=True)
@@ -61,3 +62,5 @@ async def test_a_store_that_restarts_empty_renews_its_listeners() -> None:
     assert heard.renewed
     assert heard.cursor.epoch != before
     assert await bus.adverts(SHARD) == ()
+    await bus.advertise(SHARD, advert("source"), 30)
+    assert await bus.adverts(SHARD) == (advert("source"),)

@@ -56,7 +56,7 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
     worker = rng.choice("abcd")
     layout = rng.choice(["l1", "l2"])
     transfer = f"t{rng.randrange(12)}"
-    match rng.randrange(9):
+    match rng.randrange(10):
         case 0 | 1:
             source = advert(
                 worker,
@@ -64,6 +64,7 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
                 layout=layout,
                 slots=rng.randrange(4),
                 have=rng.randrange(3),
+                proof=rng.randrange(4),
                 transports=tuple(rng.sample(["tcp", "nccl"], rng.randrange(3))),
             )
             return lambda bus: bus.advertise(SHARD, source, 60)
@@ -88,6 +89,9 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
         case 7:
             root = "r1" if rng.random() < 0.9 else "r2"
             return lambda bus: bus.publish_truth(SHARD, layout, root, root.encode())
+        case 8:
+            incarnation, proof = rng.choice(["1", "1", "2"]), rng.randrange(4)
+            return lambda bus: bus.strike(SHARD, worker, incarnation, proof)
         case _:
             return rng.choice(
                 [
@@ -286,6 +290,7 @@ async def _fails(bus: RedisBus, cursor: Cursor) -> None:
 async def test_a_server_that_restarts_empty_renews_the_listener_and_takes_adverts_again(server: Server) -> None:
     async with opened(server.url) as bus:
         before = await bus.advertise(SHARD, advert("source"), 30)
+        await bus.strike(SHARD, "source", "1", 0)
         cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
         server.kill()
         with pytest.raises(BusError):
@@ -295,6 +300,7 @@ async def test_a_server_that_restarts_empty_renews_the_listener_and_takes_advert
         assert heard == Heard(Cursor(epoch=heard.cursor.epoch), renewed=True)
         assert heard.cursor.epoch != before
         assert await bus.advertise(SHARD, advert("source"), 30) == heard.cursor.epoch
+        assert await bus.adverts(SHARD) == (advert("source"),)
         assert (await bus.listen(SHARD, "in", heard.cursor, 5)).fleet_changed
 
 
@@ -327,6 +333,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.publish_truth(SHARD, LAYOUT, "root", b"truth"),
             lambda: bus.lead(SHARD, LAYOUT, "joiner", 3),
             lambda: bus.record(SHARD, b"x"),
+            lambda: bus.strike(SHARD, "source", "1", 0),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
                 await call()
@@ -429,6 +436,58 @@ async def test_a_malformed_advert_harms_nobody_else(server: Server, rubbish: str
         assert [each.worker for each in await bus.adverts(SHARD)] == ["source"]
 
 
+@pytest.mark.parametrize("proof", ["1", "null", "[]", "false", "{}"])
+async def test_a_malformed_proof_is_no_proof(server: Server, proof: str) -> None:
+    """``null`` is what JSON has for a field that is not there, and no number either."""
+    async with opened(server.url) as bus:
+        await bus.advertise(SHARD, advert("good"), 30)
+        text = msgspec.json.encode(advert("evil")).decode()
+        spoilt = text.replace('"proof":0', f'"proof":"{proof}"' if proof == "1" else f'"proof":{proof}')
+        assert spoilt != text
+        server.ask("HSET", f"cs:{{{SHARD}}}:adverts", "evil", spoilt)
+        server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, "evil")
+        await bus.strike(SHARD, "evil", "1", 0)
+        granted = await bus.claim(claim())
+        assert isinstance(granted, Granted)
+        assert [(skip.worker, skip.reason) for skip in granted.skipped] == [("evil", "malformed")]
+        assert [each.worker for each in await bus.adverts(SHARD)] == ["good"]
+
+
+async def test_the_advert_of_an_older_version_has_no_proof_and_can_be_struck(server: Server) -> None:
+    async with opened(server.url) as bus:
+        older = msgspec.json.decode(msgspec.json.encode(advert("older")), type=dict[str, object])
+        del older["proof"], older["struck"]
+        server.ask("HSET", f"cs:{{{SHARD}}}:adverts", "older", msgspec.json.encode(older))
+        server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, "older")
+        asked = claim()
+        assert isinstance(await bus.claim(asked), Granted)
+        assert await bus.release(SHARD, "older", asked.transfer) == advert("older")
+        await bus.strike(SHARD, "older", "1", 0)
+        assert await bus.adverts(SHARD) == (advert("older", struck=True),)
+        assert isinstance(await bus.claim(claim()), Elected)
+
+
+async def test_a_handshake_costs_as_few_round_trips_as_it_can(server: Server) -> None:
+    async with opened(server.url) as bus:
+
+        def sent() -> int:
+            stats = server.ask("INFO", "commandstats")
+            assert isinstance(stats, dict)
+            return sum(stats[f"cmdstat_{command}"]["calls"] for command in ("evalsha", "eval"))
+
+        for call, trips in (
+            (lambda: bus.advertise(SHARD, advert("source"), 30), 2),  # the index of shards is in another cluster slot
+            (lambda: bus.claim(claim()), 1),
+            (lambda: bus.send(SHARD, "in", b"x", "n"), 1),
+            (lambda: bus.release(SHARD, "source", "t"), 1),
+            (lambda: bus.strike(SHARD, "source", "1", 0), 1),
+        ):
+            await call()  # from now on the server knows the script
+            before = sent()
+            await call()
+            assert sent() - before == trips
+
+
 async def test_nonsense_from_the_store_is_a_bus_error(server: Server) -> None:
     server.ask("SET", f"cs:{{{SHARD}}}:life", "not a hash")
     async with opened(server.url) as bus:
@@ -454,6 +513,7 @@ async def _use_everything(bus: RedisBus) -> None:
     await bus.publish_truth(SHARD, LAYOUT, "r1", b"1")
     await bus.publish_truth(SHARD, LAYOUT, "r2", b"2")
     await bus.fetch_truth(SHARD, LAYOUT)
+    await bus.strike(SHARD, "source", "1", 0)
     await bus.adverts(SHARD)
     await bus.shards()
 

@@ -1,0 +1,242 @@
+"""The store's whole state and its rules, without waiting: every operation is a plain call.
+
+Decides what a store decides, by the rules of ``scripts.py`` in Python; ``testing/bus_contract.py``
+holds both to the same answers. It knows no event loop, and no clock but the ``now`` that it is given.
+Names and sizes are checked by whoever takes them from others: ``memory.py``, which makes a bus of it.
+A simulation drives it directly. Sources and slots are in ``roster.py``, what lapses in ``leases.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from coldstart.bus.leases import Leases
+from coldstart.bus.limits import (
+    INBOX_LETTERS,
+    INBOX_SECONDS,
+    JOURNAL_ENTRIES,
+    MAX_CONFLICTING_ROOTS,
+    NONCE_SECONDS,
+    SHARD_SECONDS,
+)
+from coldstart.bus.roster import Roster, Survey
+from coldstart.ports import (
+    Advert,
+    Claim,
+    ClaimOutcome,
+    Conflicted,
+    Cursor,
+    Deferred,
+    Elected,
+    Granted,
+    Heard,
+    Letter,
+)
+
+
+class Shard:
+    """What the store knows of one shard."""
+
+    def __init__(self) -> None:
+        self.roster = Roster()
+        self.leaders: Leases[str] = Leases()
+        self.answers: Leases[Granted | Elected] = Leases()
+        self.nonces: Leases[bool] = Leases()
+        self.truths: dict[str, tuple[str, bytes]] = {}
+        self.conflicts: dict[str, list[str]] = {}
+        self.inboxes: Leases[deque[tuple[int, Letter]]] = Leases()
+        self.journal: deque[bytes] = deque(maxlen=JOURNAL_ENTRIES)
+        self.fence = 0
+        self.changes = 0
+
+
+class Ledger:
+    """What a fleet shares. Lives are in seconds on the clock ``now``; keys, inboxes and ids are any text.
+
+    Two hooks tell its owner whom to wake, at the end of the call that caused it; they are set by
+    assignment and must not call the ledger. :meth:`wipe` calls neither: whoever wipes knows.
+
+    Args:
+        now: the clock of leases, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.on_letter: Callable[[str, str], object] = lambda shard, inbox: None
+        """Called with shard and inbox when a letter was put there."""
+        self.on_change: Callable[[str], object] = lambda shard: None
+        """Called with the shard when its fleet changed."""
+        self._now = now
+        self._life = 0
+        self.wipe()
+
+    def wipe(self) -> None:
+        """Forget everything and begin another epoch."""
+        self._life += 1
+        self.epoch = f"memory-{self._life}"
+        self._ids = itertools.count(1)  # a store without memory hands out low ids again
+        self._seen: Leases[bool] = Leases()
+        self._shards: dict[str, Shard] = {}
+
+    # ------------------------------------------------------------------------ sources and slots
+
+    def claim(self, claim: Claim) -> ClaimOutcome:
+        now = self._now()
+        shard = self.shard(claim.shard)
+        # A conflict outweighs even an answer already given: nobody is believed.
+        if roots := shard.conflicts.get(claim.layout):
+            return Conflicted(tuple(roots), self.epoch)
+        if before := shard.answers.get(claim.transfer, now):
+            return before
+        root = shard.truths[claim.layout][0] if claim.layout in shard.truths else ""
+        survey = shard.roster.survey(claim, now)
+        if survey.best:
+            return self._grant(shard, claim, survey, root, now)
+        if survey.busy:
+            return Deferred("", root, self.epoch, survey.skipped)
+        leader = shard.leaders.get(claim.layout, now)
+        # To a joiner, an excluded leader does not exist: it takes the lease over.
+        if leader and leader != claim.worker and leader not in claim.exclude:
+            return Deferred(leader, root, self.epoch, survey.skipped)
+        if claim.lead_seconds <= 0:
+            return Deferred("", root, self.epoch, survey.skipped)
+        shard.leaders.put(claim.layout, claim.worker, now, claim.lead_seconds)
+        elected = Elected(root, self.epoch, survey.skipped)
+        shard.answers.put(claim.transfer, elected, now, claim.lead_seconds)
+        return elected
+
+    def _grant(self, shard: Shard, claim: Claim, survey: Survey, root: str, now: float) -> Granted:
+        chosen = survey.best[claim.luck % len(survey.best)]
+        source = shard.roster.lend(chosen, claim.transfer, now, claim.slot_seconds)
+        shard.fence += 1
+        granted = Granted(source, shard.fence, root, self.epoch, survey.skipped)
+        shard.answers.put(claim.transfer, granted, now, claim.slot_seconds)
+        self._deliver(claim.shard, source.inbox, Letter(claim.hello, shard.fence), now)
+        return granted
+
+    def release(self, shard: str, source: str, transfer: str) -> Advert | None:
+        now = self._now()
+        found = self.shard(shard)
+        if found.roster.release(source, transfer, now):
+            self._changed(shard)
+        return found.roster.find(source, now)
+
+    def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
+        now = self._now()
+        if advert.used or advert.struck:
+            advert = msgspec.structs.replace(advert, used=0, struck=False)
+        self._seen.put(shard, True, now, SHARD_SECONDS)
+        if self.shard(shard).roster.advertise(advert, now, seconds, held):
+            self._changed(shard)
+        return self.epoch
+
+    def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
+        if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):
+            self._changed(shard)
+
+    def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+        if self.shard(shard).roster.strike(worker, incarnation, proof, self._now()):
+            self._changed(shard)
+
+    def adverts(self, shard: str) -> tuple[Advert, ...]:
+        return self.shard(shard).roster.adverts(self._now())
+
+    def shards(self) -> tuple[str, ...]:
+        return tuple(self._seen.live(self._now()))
+
+    # ------------------------------------------------------------------------- leading and truth
+
+    def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
+        now = self._now()
+        leaders = self.shard(shard).leaders
+        leader = leaders.get(layout, now)
+        if leader and leader != worker:
+            return False
+        if seconds > 0:
+            leaders.put(layout, worker, now, seconds)
+        elif leader:
+            leaders.drop(layout)
+            self._changed(shard)
+        return True
+
+    def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
+        found = self.shard(shard)
+        if layout not in found.truths:
+            found.truths[layout] = (root, truth)
+            self._changed(shard)
+        known, conflict = found.truths[layout][0], found.conflicts.get(layout, [])
+        if known != root and root not in conflict and len(conflict) < MAX_CONFLICTING_ROOTS:
+            found.conflicts[layout] = conflict = sorted([*(conflict or [known]), root])
+            self._changed(shard)
+        return tuple(conflict) or (root,)
+
+    def fetch_truth(self, shard: str, layout: str) -> bytes | None:
+        """The published truth; None before there is one, and in a conflict, where none is believed."""
+        found = self.shard(shard)
+        if layout in found.conflicts or layout not in found.truths:
+            return None
+        return found.truths[layout][1]
+
+    # ----------------------------------------------------------------------------------- letters
+
+    def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
+        now = self._now()
+        nonces, once = self.shard(shard).nonces, f"{inbox}/{nonce}"
+        if not nonces.get(once, now):
+            nonces.put(once, True, now, NONCE_SECONDS)
+            self._deliver(shard, inbox, Letter(body), now)
+
+    def heard(self, shard: str, inbox: str, cursor: Cursor) -> Heard:
+        """What came after ``cursor``, without waiting."""
+        if cursor.epoch not in ("", self.epoch):
+            return Heard(Cursor(epoch=self.epoch), renewed=True)
+        now = self._now()
+        found = self.shard(shard)
+        letters: list[Letter] = []
+        newest = cursor.inbox
+        if inbound := found.inboxes.get(inbox, now):
+            found.inboxes.put(inbox, inbound, now, INBOX_SECONDS)
+            after = _number(cursor.inbox)
+            for number, letter in reversed(inbound):
+                if number <= after:
+                    break
+                letters.append(letter)
+            letters.reverse()
+            newest = f"{inbound[-1][0]}-0" if letters else newest
+        changed = found.changes > _number(cursor.fleet)
+        fleet = f"{found.changes}-0" if changed else cursor.fleet
+        return Heard(Cursor(newest, fleet, self.epoch), tuple(letters), changed)
+
+    def record(self, shard: str, entry: bytes) -> None:
+        self.shard(shard).journal.append(entry)
+
+    def journal(self, shard: str) -> tuple[bytes, ...]:
+        """The journal entries of a shard, oldest first."""
+        return tuple(self.shard(shard).journal)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def shard(self, key: str) -> Shard:
+        """All that is kept of one shard; a test may spoil it."""
+        found = self._shards.get(key)
+        if found is None:
+            found = self._shards[key] = Shard()
+        return found
+
+    def _changed(self, shard: str) -> None:
+        self.shard(shard).changes = next(self._ids)
+        self.on_change(shard)
+
+    def _deliver(self, shard: str, inbox: str, letter: Letter, now: float) -> None:
+        inboxes = self.shard(shard).inboxes
+        inbound = inboxes.get(inbox, now) or deque(maxlen=INBOX_LETTERS)
+        inbound.append((next(self._ids), letter))
+        inboxes.put(inbox, inbound, now, INBOX_SECONDS)
+        self.on_letter(shard, inbox)
+
+
+def _number(identifier: str) -> int:
+    return int(identifier.partition("-")[0])
