@@ -37,6 +37,10 @@ NO_SIGN_OF_LIFE = "no sign of life"
 """Outcome of a grant whose joiner fell silent."""
 
 
+MAX_DOUBTS = 16
+"""Chunks that wait to be inspected, at most."""
+
+
 class Mode(StrEnum):
     """What the source as a whole is doing."""
 
@@ -148,9 +152,11 @@ def weights_settled(source: Source, event: events.WeightsSettled) -> Move:
 
 
 def doubt_received(source: Source, event: events.DoubtReceived) -> Move:
-    """The joiner may be wrong, or the way to it: look for ourselves, one chunk at a time."""
-    grant = source.grantee(event.transfer)
-    if grant is None or not grant.accepted or event.chunk in source.doubts:
+    """The joiner may be wrong, or the way to it: look for ourselves, one chunk at a time.
+
+    Anybody may doubt, also after the grant has ended: an answer costs one digest at a time.
+    """
+    if event.chunk in source.doubts or len(source.doubts) >= MAX_DOUBTS:
         return source, ()
     doubting = replace(source, doubts=(*source.doubts, event.chunk))
     return doubting, () if source.doubts else (Inspect(source.generation, Chunks.of((event.chunk,))),)

@@ -15,7 +15,7 @@ from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 from coldstart.phases import groups
 from coldstart.plan import Chunks
-from coldstart.source import HANDLED, IGNORED, ILLEGAL, Grantee, Mode, Source, Terms, step
+from coldstart.source import HANDLED, IGNORED, ILLEGAL, MAX_DOUBTS, Grantee, Mode, Source, Terms, step
 
 TERMS = Terms("aa", 2, ("fast", "tcp"))
 OPEN = Source(TERMS, Mode.OPEN)
@@ -311,10 +311,12 @@ def test_weights_found_wrong_are_not_lent_again() -> None:
     assert effects.SendRefusal("t1", "t1.joiner", 7, "weights damaged") in asked
 
 
-@pytest.mark.parametrize("before", [(), (hello(),)], ids=["no grant", "not accepted"])
-def test_a_doubt_of_somebody_who_does_not_read_here_is_nothing(before: tuple[Event, ...]) -> None:
-    source, _ = after(OPEN, *before)
-    assert after(source, events.DoubtReceived("t1", 3)) == (source, ())
+def test_a_doubt_counts_after_the_grant_has_ended_and_doubts_are_bounded() -> None:
+    source, asked = after(OPEN, events.DoubtReceived("ended", 3))
+    assert asked == (effects.Inspect(1, Chunks.of([3])),)
+    for chunk in range(100):
+        source, _ = after(source, events.DoubtReceived("ended", chunk))
+    assert len(source.doubts) == MAX_DOUBTS
 
 
 def test_a_change_before_lending_has_begun_keeps_it_from_beginning() -> None:

@@ -137,8 +137,11 @@ class Ledger:
         if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):
             self._changed(shard)
 
-    def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
-        if self.shard(shard).roster.strike(worker, incarnation, proof, self._now()):
+    def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
+        now = self._now()
+        struck = self.shard(shard).roster.strike(worker, incarnation, proof, now)
+        if struck is not None:
+            self._deliver(shard, struck.inbox, Letter(letter), now)
             self._changed(shard)
 
     def adverts(self, shard: str) -> tuple[Advert, ...]:

@@ -120,10 +120,11 @@ class MemoryBus:
         await self._call("withdraw")
         self._ledger.withdraw(shard, worker, incarnation)
 
-    async def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+    async def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)
+        check_letter(letter, "letter")
         await self._call("strike")
-        self._ledger.strike(shard, worker, incarnation, proof)
+        self._ledger.strike(shard, worker, incarnation, proof, letter)
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)

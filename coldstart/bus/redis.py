@@ -160,9 +160,10 @@ class RedisBus:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)
         await self._on_shard(scripts.WITHDRAW, shard, worker, incarnation)
 
-    async def strike(self, shard: str, worker: str, incarnation: str, proof: int) -> None:
+    async def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)
-        await self._on_shard(scripts.STRIKE, shard, worker, incarnation, proof)
+        check_letter(letter, "letter")
+        await self._on_shard(scripts.STRIKE, shard, worker, incarnation, proof, letter)
 
     async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)

@@ -149,23 +149,18 @@ class Roster:
         self._strikes.put(advert.worker, strike, now, SHARD_SECONDS)
         return True
 
-    def strike(self, worker: str, incarnation: str, proof: int, now: float) -> bool:
-        """Doubt an advert up to ``proof``; whether it was not doubted yet. Its slots stay as they are."""
+    def strike(self, worker: str, incarnation: str, proof: int, now: float) -> Advert | None:
+        """Doubt an advert up to its proof; returns it if it was not doubted yet. Its slots stay as they are."""
         self._settle(now)
         standing = self._known.get(worker)
         if standing is None or standing.advert is None or standing.incarnation != incarnation:
-            return False
-        if standing.advert.proof > proof:
-            return False
-        earlier = self._strikes.get(worker, now)
-        if earlier is not None and earlier[0] == incarnation:
-            proof = max(proof, earlier[1])
-        self._strikes.put(worker, (incarnation, proof), now, SHARD_SECONDS)
-        news = not standing.struck
-        if news:
-            standing.struck = True
-            self._assess(standing)
-        return news
+            return None
+        if standing.advert.proof > proof or standing.struck:
+            return None
+        self._strikes.put(worker, (incarnation, standing.advert.proof), now, SHARD_SECONDS)
+        standing.struck = True
+        self._assess(standing)
+        return standing.advert
 
     def withdraw(self, worker: str, incarnation: str, now: float) -> bool:
         """End an advert unless it is of another incarnation; whether anything ended."""

@@ -317,12 +317,12 @@ STRIKE = _on_shard(
 local worker, incarnation, proof = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local good, advert = pcall(cjson.decode, live(worker) or '')
 if not good or type(advert) ~= 'table' or advert.incarnation ~= incarnation then return {epoch} end
-local proven = tonumber(advert.proof) or 0
-if proven > proof then return {epoch} end
-local earlier, strike = doubted(worker, incarnation), prefix .. 'strike:' .. worker
-redis.call('HSET', strike, 'incarnation', incarnation, 'proof', math.max(earlier, proof))
+local proven, strike = tonumber(advert.proof) or 0, prefix .. 'strike:' .. worker
+if proven > proof or proven <= doubted(worker, incarnation) then return {epoch} end
+redis.call('HSET', strike, 'incarnation', incarnation, 'proof', proven)
 redis.call('PEXPIRE', strike, SHARD_MS)
-if proven > earlier then changed('strike', worker) end
+if type(advert.inbox) == 'string' then deliver(advert.inbox, ARGV[6], 0) end
+changed('strike', worker)
 return {epoch}
 """,
 )

@@ -199,7 +199,7 @@ class BusContract:
             ):
                 await bus.advertise(SHARD, each, 30)
             for struck in ("doubted", "elsewhere", "failed", "foreign"):
-                await bus.strike(SHARD, struck, "1", 0)
+                await bus.strike(SHARD, struck, "1", 0, b"doubt")
             granted = _granted(await bus.claim(claim(exclude=("failed",))))
             assert granted.source.worker == "good"
             assert sorted((skip.worker, skip.reason) for skip in granted.skipped) == [
@@ -309,10 +309,10 @@ class BusContract:
             await bus.advertise(SHARD, advert("doubted", slots=9), 30)
             await bus.advertise(SHARD, advert("good"), 30)
             cursor = await self._caught_up(waiting)
-            await bus.strike(SHARD, "doubted", "1", 0)
+            await bus.strike(SHARD, "doubted", "1", 0, b"doubt")
             heard = await waiting.listen(SHARD, "in", cursor, 5)
             assert heard.fleet_changed
-            await bus.strike(SHARD, "doubted", "1", 0)
+            await bus.strike(SHARD, "doubted", "1", 0, b"doubt")
             assert not (await waiting.listen(SHARD, "in", heard.cursor, 0)).fleet_changed
             assert await bus.adverts(SHARD) == (advert("doubted", slots=9, struck=True), advert("good"))
             granted = _granted(await bus.claim(claim()))
@@ -322,7 +322,7 @@ class BusContract:
     async def test_only_a_higher_proof_ends_a_strike(self) -> None:
         async with self.buses(2) as (bus, waiting):
             await bus.advertise(SHARD, advert("source", proof=3), 30)
-            await bus.strike(SHARD, "source", "1", 3)
+            await bus.strike(SHARD, "source", "1", 3, b"doubt")
             cursor = await self._caught_up(waiting)
             await bus.advertise(SHARD, advert("source", proof=3), 30)
             assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
@@ -338,35 +338,46 @@ class BusContract:
         async with self.buses(2) as (bus, waiting):
             await bus.advertise(SHARD, advert("source", proof=4), 30)
             cursor = await self._caught_up(waiting)
-            await bus.strike(SHARD, "source", "1", 3)
+            await bus.strike(SHARD, "source", "1", 3, b"doubt")
             assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
             assert await bus.adverts(SHARD) == (advert("source", proof=4),)
 
-    async def test_a_lower_strike_does_not_weaken_a_higher_one(self) -> None:
+    async def test_a_strike_beyond_the_present_proof_doubts_no_later_one(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source", proof=1), 30)
-            for proof in (3, 1):
-                await bus.strike(SHARD, "source", "1", proof)
-            await bus.advertise(SHARD, advert("source", proof=3), 30)
+            await bus.strike(SHARD, "source", "1", 99, b"doubt")
             assert (await bus.adverts(SHARD))[0].struck
-            await bus.advertise(SHARD, advert("source", proof=4), 30)
+            await bus.advertise(SHARD, advert("source", proof=2), 30)
             assert not (await bus.adverts(SHARD))[0].struck
+
+    async def test_a_struck_source_hears_of_it_once(self) -> None:
+        async with self.buses(2) as (bus, source):
+            mine = advert("source")
+            await bus.advertise(SHARD, mine, 30)
+            for letter in (b"first", b"second"):
+                await bus.strike(SHARD, "source", "1", 0, letter)
+            heard = await source.listen(SHARD, mine.inbox, Cursor(), 5)
+            assert [found.body for found in heard.letters] == [b"first"]
+            await bus.advertise(SHARD, advert("source", proof=1), 30)
+            await bus.strike(SHARD, "source", "1", 1, b"third")
+            heard = await source.listen(SHARD, mine.inbox, heard.cursor, 5)
+            assert [found.body for found in heard.letters] == [b"third"]
 
     async def test_a_strike_concerns_one_incarnation_only(self) -> None:
         async with self.buses(2) as (bus, waiting):
             await bus.advertise(SHARD, advert("source"), 30)
             cursor = await self._caught_up(waiting)
-            await bus.strike(SHARD, "source", "other", 9)
+            await bus.strike(SHARD, "source", "other", 9, b"doubt")
             assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
             assert await bus.adverts(SHARD) == (advert("source"),)
-            await bus.strike(SHARD, "source", "1", 9)
+            await bus.strike(SHARD, "source", "1", 9, b"doubt")
             await bus.advertise(SHARD, advert("source", incarnation="2"), 30)
             assert await bus.adverts(SHARD) == (advert("source", incarnation="2"),)
 
     async def test_an_unknown_worker_cannot_be_struck(self) -> None:
         async with self.buses(2) as (bus, waiting):
             cursor = await self._caught_up(waiting)
-            await bus.strike(SHARD, "source", "1", 9)
+            await bus.strike(SHARD, "source", "1", 9, b"doubt")
             assert not (await waiting.listen(SHARD, "in", cursor, 0)).fleet_changed
             assert await bus.adverts(SHARD) == ()
             await bus.advertise(SHARD, advert("source"), 30)
@@ -375,7 +386,7 @@ class BusContract:
     async def test_a_strike_is_not_shaken_off_by_withdrawing_or_lapsing(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source"), 30)
-            await bus.strike(SHARD, "source", "1", 0)
+            await bus.strike(SHARD, "source", "1", 0, b"doubt")
             await bus.withdraw(SHARD, "source", "1")
             await bus.advertise(SHARD, advert("source"), SHORT_SECONDS)
             assert (await bus.adverts(SHARD))[0].struck
@@ -391,7 +402,7 @@ class BusContract:
     async def test_if_the_only_source_is_struck_the_joiner_is_elected(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source", slots=1), 30)
-            await bus.strike(SHARD, "source", "1", 0)
+            await bus.strike(SHARD, "source", "1", 0, b"doubt")
             outcome = await bus.claim(claim())
             assert isinstance(outcome, Elected)
             assert outcome.skipped == (Skip("source", "struck", LAYOUT),)
@@ -401,13 +412,13 @@ class BusContract:
             await bus.advertise(SHARD, advert("source", slots=1), 30)
             reading, short = claim(), claim(slot_seconds=0.2)
             granted = await bus.claim(reading)
-            await bus.strike(SHARD, "source", "1", 0)
+            await bus.strike(SHARD, "source", "1", 0, b"doubt")
             assert await bus.adverts(SHARD) == (advert("source", slots=1, used=1, struck=True),)
             assert await bus.claim(reading) == granted
             assert await bus.release(SHARD, "source", reading.transfer) == advert("source", slots=1, struck=True)
             await bus.advertise(SHARD, advert("source", slots=1, proof=1), 30)
             _granted(await bus.claim(short))
-            await bus.strike(SHARD, "source", "1", 1)
+            await bus.strike(SHARD, "source", "1", 1, b"doubt")
             await bus.advertise(SHARD, advert("source", slots=1, proof=1), 30, (short.transfer,))
             await self.pass_time(0.3)
             assert (await bus.adverts(SHARD))[0].used == 1
@@ -416,7 +427,7 @@ class BusContract:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source", struck=True), 30)
             assert await bus.adverts(SHARD) == (advert("source"),)
-            await bus.strike(SHARD, "source", "1", 0)
+            await bus.strike(SHARD, "source", "1", 0, b"doubt")
             await bus.advertise(SHARD, advert("source", struck=False), 30)
             assert (await bus.adverts(SHARD))[0].struck
 

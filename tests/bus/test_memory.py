@@ -54,7 +54,7 @@ async def test_a_store_that_restarts_empty_renews_its_listeners() -> None:
     store = MemoryStore()
     bus = MemoryBus(store)
     before = await bus.advertise(SHARD, advert("source"), 30)
-    await bus.strike(SHARD, "source", "1", 0)
+    await bus.strike(SHARD, "source", "1", 0, b"doubt")
     cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
     store.stop()
     store.start(empty=True)

@@ -91,7 +91,7 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
             return lambda bus: bus.publish_truth(SHARD, layout, root, root.encode())
         case 8:
             incarnation, proof = rng.choice(["1", "1", "2"]), rng.randrange(4)
-            return lambda bus: bus.strike(SHARD, worker, incarnation, proof)
+            return lambda bus: bus.strike(SHARD, worker, incarnation, proof, b"doubt")
         case _:
             return rng.choice(
                 [
@@ -290,7 +290,7 @@ async def _fails(bus: RedisBus, cursor: Cursor) -> None:
 async def test_a_server_that_restarts_empty_renews_the_listener_and_takes_adverts_again(server: Server) -> None:
     async with opened(server.url) as bus:
         before = await bus.advertise(SHARD, advert("source"), 30)
-        await bus.strike(SHARD, "source", "1", 0)
+        await bus.strike(SHARD, "source", "1", 0, b"doubt")
         cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
         server.kill()
         with pytest.raises(BusError):
@@ -333,7 +333,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.publish_truth(SHARD, LAYOUT, "root", b"truth"),
             lambda: bus.lead(SHARD, LAYOUT, "joiner", 3),
             lambda: bus.record(SHARD, b"x"),
-            lambda: bus.strike(SHARD, "source", "1", 0),
+            lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
                 await call()
@@ -446,7 +446,7 @@ async def test_a_malformed_proof_is_no_proof(server: Server, proof: str) -> None
         assert spoilt != text
         server.ask("HSET", f"cs:{{{SHARD}}}:adverts", "evil", spoilt)
         server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, "evil")
-        await bus.strike(SHARD, "evil", "1", 0)
+        await bus.strike(SHARD, "evil", "1", 0, b"doubt")
         granted = await bus.claim(claim())
         assert isinstance(granted, Granted)
         assert [(skip.worker, skip.reason) for skip in granted.skipped] == [("evil", "malformed")]
@@ -462,7 +462,7 @@ async def test_the_advert_of_an_older_version_has_no_proof_and_can_be_struck(ser
         asked = claim()
         assert isinstance(await bus.claim(asked), Granted)
         assert await bus.release(SHARD, "older", asked.transfer) == advert("older")
-        await bus.strike(SHARD, "older", "1", 0)
+        await bus.strike(SHARD, "older", "1", 0, b"doubt")
         assert await bus.adverts(SHARD) == (advert("older", struck=True),)
         assert isinstance(await bus.claim(claim()), Elected)
 
@@ -480,7 +480,7 @@ async def test_a_handshake_costs_as_few_round_trips_as_it_can(server: Server) ->
             (lambda: bus.claim(claim()), 1),
             (lambda: bus.send(SHARD, "in", b"x", "n"), 1),
             (lambda: bus.release(SHARD, "source", "t"), 1),
-            (lambda: bus.strike(SHARD, "source", "1", 0), 1),
+            (lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"), 1),
         ):
             await call()  # from now on the server knows the script
             before = sent()
@@ -513,7 +513,7 @@ async def _use_everything(bus: RedisBus) -> None:
     await bus.publish_truth(SHARD, LAYOUT, "r1", b"1")
     await bus.publish_truth(SHARD, LAYOUT, "r2", b"2")
     await bus.fetch_truth(SHARD, LAYOUT)
-    await bus.strike(SHARD, "source", "1", 0)
+    await bus.strike(SHARD, "source", "1", 0, b"doubt")
     await bus.adverts(SHARD)
     await bus.shards()
 
