@@ -6,7 +6,6 @@ for ``promises.py``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -248,6 +247,3 @@ class Faults:
 
 def _set(process: Process, what: str, value: float | bool) -> None:
     setattr(process, what, value)
-
-
-NEVER = math.inf

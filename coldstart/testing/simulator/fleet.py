@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 
 from coldstart.events import Event
-from coldstart.phases.states import Failed, Gone, Serving
 from coldstart.source import Terms
 from coldstart.testing.simulator.faults import Faults
 from coldstart.testing.simulator.heap import Heap
@@ -150,6 +149,3 @@ def simulate(
         journal: keep every step in words.
     """
     return World(scenario, seed, worker, journal=journal).play()
-
-
-FINAL = (Serving, Failed, Gone)

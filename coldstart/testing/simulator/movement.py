@@ -77,15 +77,22 @@ class Movement:
         nbytes = self.world.scenario.chunk_bytes // parts
         self.landed += nbytes
         self.joiner.post(events.BytesLanded(self.attempt, nbytes))
-        if self.ended:
-            return
-        if part + 1 < parts:
-            self._part(part + 1)
-            return
+        if not self.over:
+            if part + 1 < parts:
+                self._part(part + 1)
+            else:
+                self._complete()
+
+    def _complete(self) -> None:
         content = self.memory[self._chunk] = self.content(self._chunk)
         self.joiner.joining.verify(self.attempt, self._chunk, content, self.truth)
-        if not self.ended:
+        if not self.over:
             self._next()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, of itself or by what a machine made of its last report."""
+        return self.ended
 
     def seconds(self, nbytes: int) -> float:
         """How long ``nbytes`` take at this moment."""

@@ -17,7 +17,7 @@ from coldstart.effects import Arm, Disarm, Effect
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Expired, FleetChanged, StoreRenewed, Timer
 from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, decode
-from coldstart.phases.states import Failed, Gone, Idle, Serving, State, Waiting
+from coldstart.phases.states import Failed, Gone, Serving, State, Waiting
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source, Terms
 from coldstart.testing.simulator.joiner import JoinerHands
@@ -62,7 +62,10 @@ class Process:
         self.began = world.heap.now
         self.alive, self.answers = True, True
         self.thaws = -math.inf
-        self.frozen = 0.0
+        self.frozen = self.excused = 0.0
+        """Seconds that it stood still, and that others may cost it beyond its budget."""
+        self.since = math.inf
+        """When its advert stood first."""
         self.mute = self.deaf = self.severed = self.stained = self.late = False
         self.slowness = 1.0
         self.storage_fault = ""
@@ -159,8 +162,9 @@ class Process:
             waiting[self] = None
         elif isinstance(before, Waiting):
             waiting.pop(self, None)
-        if not isinstance(before, Idle):
-            self.world.promises.moved(self, before)
+        self.world.promises.moved(self, before)
+        if isinstance(self.state, Failed):
+            self.world.failed(self)
 
     def _step_source(self, event: Event) -> None:
         heap, before = self.world.heap, self.lender

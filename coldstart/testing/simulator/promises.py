@@ -14,7 +14,7 @@ from coldstart.phases.states import STORAGE, Failed, Gone, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
 from coldstart.testing.simulator.scenario import Fault, Violation
-from coldstart.testing.simulator.store import DEADLINE, LINEAGE, SHARD
+from coldstart.testing.simulator.store import DEADLINE, SHARD
 
 if TYPE_CHECKING:
     from coldstart.testing.simulator.fleet import World
@@ -138,7 +138,7 @@ class Promises:
             self.broken(ONCE, newcomers[0], f"storage was read {world.storage_reads} times")
 
     def _keeps(self, process: Process) -> None:
-        changed = process.incarnation in world_changes(self.world, process)
+        changed = process.inbox in self.world.altered
         if process.memory != self.world.checkpoint.content and not changed:
             self.broken(LATE, process, f"its memory became {process.memory} while serving")
         if process.lender.grants or process.lending.readers:
@@ -155,12 +155,7 @@ class Promises:
             if any(other.name == worker and other.lends for other in self.world.processes.values()):
                 self.broken(RECOVER, process, f"a source that lives and lends was no use: {reason}")
         sources = [other for other in self.world.lenders if other is not process and other.since < process.began]
-        if sources and isinstance(process.state, Serving) and LINEAGE:
+        if sources and isinstance(process.state, Serving):
             origins = [origin for origin, _ in journey.origins]
             if STORAGE in origins:
                 self.broken(RECOVER, process, f"read storage, with {len(sources)} sources: {journey.detours}")
-
-
-def world_changes(world: World, process: Process) -> tuple[str, ...]:
-    """Incarnations of this worker whose host, or whose hardware, changed the weights."""
-    return tuple(inbox.partition(".")[2] for inbox in world.altered if inbox == process.inbox)

@@ -104,6 +104,7 @@ class SourceHands:
         if not self.epoch:
             self.process.joining.resign()
         self.epoch = epoch
+        self.process.since = min(self.process.since, self.world.heap.now)
         self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised())
         self._next()
 
