@@ -55,10 +55,10 @@ class Shard:
 
 
 class Ledger:
-    """What a fleet shares. Lives are in seconds on the clock ``now``; keys, inboxes and ids are any text.
+    """What a fleet shares. Its operations mean what those of :class:`coldstart.ports.Bus` mean, and raise nothing.
 
-    Two hooks tell its owner whom to wake, at the end of the call that caused it; they are set by
-    assignment and must not call the ledger. :meth:`wipe` calls neither: whoever wipes knows.
+    Two hooks tell its owner whom to wake, within the call that caused it; they are set by assignment
+    and must not call the ledger back. :meth:`wipe` calls neither: whoever wipes knows.
 
     Args:
         now: the clock of leases, in seconds.
