@@ -198,9 +198,8 @@ class Faults:
             return False
         which = self.world.heap.luck.choice(("mute", "deaf", "both"))
         process.mute, process.deaf = which != "deaf", which != "mute"
-        self._later(seconds, _set, process, "mute", False)
-        self._later(seconds, _set, process, "deaf", False)
-        self._later(seconds, self.world.store.listen_again, process)
+        self.world.store.part(process)
+        self._later(seconds, self.world.store.join, process)
         return True
 
     def _loss(self, seconds: float) -> bool:
@@ -213,9 +212,13 @@ class Faults:
         return self._weather("delay", 1.0, seconds)
 
     def _weather(self, what: str, much: float, seconds: float) -> bool:
-        setattr(self.world.store, what, much)
-        self._later(seconds, setattr, self.world.store, what, 0.0)
+        self._blow(what, much)
+        self._later(seconds, self._blow, what, 0.0)
         return True
+
+    def _blow(self, what: str, much: float) -> None:
+        setattr(self.world.store, what, much)
+        self.world.store.weather()
 
     def _outage(self, seconds: float) -> bool:
         store = self.world.store

@@ -27,6 +27,8 @@ from coldstart.testing.simulator.store import Store
 CRASH_LOOP = 1.0
 """Seconds until somebody starts a failed worker anew."""
 NEWCOMERS = 4
+LOOK = 0.25
+"""Virtual seconds between two looks at whether everybody has ended."""
 
 
 class World:
@@ -41,7 +43,7 @@ class World:
         self.promises = Promises(self)
         self.processes: dict[str, Process] = {}
         """By inbox; all that ever were."""
-        self.storage_reads = 0
+        self.storage_reads = self.loaders = 0
         self.struck: Counter[Fault] = Counter()
         self.altered: list[str] = []
         """Inboxes of those whose weights are no longer the checkpoint's."""
@@ -54,28 +56,35 @@ class World:
         for number in range(scenario.workers):
             heap.at(scenario.spread * heap.luck.random() if number else 0.0, self.launch, f"w{number}")
         Faults(self).schedule()
-        over = max(scenario.spread, scenario.trouble if scenario.faults else 0.0)
-        heap.run(over + self.settling)
+        heap.run(max(scenario.spread, scenario.trouble if scenario.faults else 0.0))
+        self._until_ended()
+        if scenario.faults:
+            heap.run(heap.now + self.settling)
         newcomers = []
         for number in range(NEWCOMERS if scenario.faults else 1):
             newcomers.append(self.launch(f"n{number}"))
-            heap.run(heap.now + self.one_start)
+            self._until_ended()
+        heap.run(heap.now + LOOK)
         self.promises.settled(newcomers)
         return self._outcome()
+
+    def _until_ended(self) -> None:
+        """Go on until every cold start has ended, or should have long ago."""
+        bound = self.heap.now + 3 * self.one_start
+        while self.heap.now < bound and any(not process.ended for process in self.processes.values() if process.alive):
+            self.heap.run(self.heap.now + LOOK)
 
     @property
     def settling(self) -> float:
         """After this nothing of a fault may be left: leases, grants and slots have ended by themselves."""
         limits, terms = self.scenario.limits, Terms("", 1, ())
         waiting = max(terms.lease, terms.grant, terms.accept) + terms.lease
-        return self.one_start + waiting + (limits.storage_stall + limits.quiet if self.scenario.faults else 0.0)
+        return waiting + self.one_start + limits.storage_stall + limits.quiet
 
     @property
     def one_start(self) -> float:
         """A newcomer has ended well within this."""
         limits = self.scenario.limits
-        if not self.scenario.faults:
-            return self.scenario.storage_seconds
         return self.scenario.storage_seconds + limits.patience + 10.0
 
     def launch(self, name: str) -> Process:

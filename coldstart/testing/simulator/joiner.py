@@ -135,7 +135,7 @@ class JoinerHands:
     def send(self, inbox: str, message: Accept | Done, nonce: str) -> None:
         """Post a letter; nobody waits for it."""
         store, body = self.world.store, encode(message)
-        store.call(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce), _ignore, _ignore)
+        store.tell(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce))
 
     def show_life(self, attempt: int, source: Advert, number: int, count: int = 0) -> None:
         """Accept the offer, and again as long as the pull goes on."""
@@ -173,11 +173,9 @@ class JoinerHands:
         store, source = self.world.store, effect.source
         self.wronged.append(source.inbox)
         letter = encode(Doubt(transfer=self.transfers[effect.attempt].ident, chunk=effect.chunk))
-        store.call(
+        store.tell(
             self.process,
             lambda: store.ledger.strike(SHARD, source.worker, source.incarnation, source.proof, letter),
-            _ignore,
-            _ignore,
         )
 
     # ------------------------------------------------------------------------------------- truth
@@ -241,6 +239,7 @@ class JoinerHands:
 
     def read_storage(self, effect: effects.ReadStorage) -> None:
         self.world.storage_reads += 1
+        self.world.loaders += effect.leading
         attempt = effect.attempt
 
         def begin(truth: Truth | None) -> None:
@@ -324,7 +323,7 @@ class JoinerHands:
 
     def _lead(self, seconds: float) -> None:
         store, name = self.world.store, self.process.name
-        store.call(self.process, lambda: store.ledger.lead(SHARD, LINEAGE, name, seconds), _ignore, _ignore)
+        store.tell(self.process, lambda: store.ledger.lead(SHARD, LINEAGE, name, seconds))
 
     def start_lending(self, effect: effects.StartLending) -> None:
         self.process.post_to_source(events.LendingStarted())

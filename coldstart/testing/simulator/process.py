@@ -42,6 +42,19 @@ NUMBER_OF: Mapping[type[Event], int] = {
 """The event's place in the trace."""
 
 
+class _Clock:
+    """A timer: when it runs out, and when the next tick looks."""
+
+    __slots__ = ("due", "expired", "lending", "ticks")
+
+    def __init__(self, lending: bool, expired: Expired) -> None:
+        self.lending, self.expired = lending, expired
+        self.due = self.ticks = math.inf
+
+
+Hands = Mapping[type[Effect], Callable[..., None]]
+
+
 class Process:
     """A worker from its start to its end.
 
@@ -57,7 +70,10 @@ class Process:
 
     def __init__(self, world: World, name: str, index: int, life: int) -> None:
         scenario = world.scenario
-        self.world, self.name, self.index = world, name, index
+        self.world, self.name = world, name
+        self.index = 64 * index
+        """What its steps are numbered from, in the trace."""
+        self._heap = world.heap
         self.incarnation, self.inbox = str(life), f"{name}.{life}"
         self.began = world.heap.now
         self.alive, self.answers = True, True
@@ -76,8 +92,8 @@ class Process:
         self.lender = Source(Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain))
         self.joining = self.joiner_hands(self)
         self.lending = self.source_hands(self)
-        self._deadlines: dict[tuple[bool, Timer, str], float] = {}
-        self._ticking: dict[tuple[bool, Timer, str], float] = {}
+        self._joining, self._lending = self.joining.perform, self.lending.perform
+        self._clocks: dict[tuple[bool, Timer, str], _Clock] = {}
         self._queue: deque[tuple[bool, Event]] = deque()
         self._stepping = False
 
@@ -143,18 +159,14 @@ class Process:
         self._stepping = False
 
     def _step_joiner(self, event: Event) -> None:
-        heap, before = self.world.heap, self.state
-        heap.trace.append(heap.now)
-        heap.trace.append(self.index * 64 + NUMBER_OF[type(event)])
+        heap, before = self._heap, self.state
+        heap.trace += (heap.now, self.index + NUMBER_OF[type(event)])
         self.state, effects = self.joiner_step(before, event, heap.now)
         if self.world.journal is not None:
             self.world.note(self, event, type(before).__name__, type(self.state).__name__)
         if type(before) is not type(self.state):
             self._entered(before)
-        hands = self.joining
-        for effect in effects:
-            if not self._clock(False, effect):
-                hands.perform[type(effect)](effect)
+        self._perform(False, effects, self._joining)
 
     def _entered(self, before: State) -> None:
         waiting = self.world.store.waiting
@@ -162,62 +174,56 @@ class Process:
             waiting[self] = None
         elif isinstance(before, Waiting):
             waiting.pop(self, None)
-        self.world.promises.moved(self, before)
-        if isinstance(self.state, Failed):
-            self.world.failed(self)
+        elif isinstance(self.state, Serving | Failed | Gone):
+            self.world.promises.ended(self, before)
+            if isinstance(self.state, Failed):
+                self.world.failed(self)
 
     def _step_source(self, event: Event) -> None:
-        heap, before = self.world.heap, self.lender
-        heap.trace.append(heap.now)
-        heap.trace.append(self.index * 64 + NUMBER_OF[type(event)] + 0.5)
+        heap, before = self._heap, self.lender
+        heap.trace += (heap.now, self.index + NUMBER_OF[type(event)] + 0.5)
         self.lender, effects = self.source_step(before, event, heap.now)
         if self.world.journal is not None:
             self.world.note(self, event, before.mode.value, self.lender.mode.value)
-        hands = self.lending
-        for effect in effects:
-            if not self._clock(True, effect):
-                hands.perform[type(effect)](effect)
+        self._perform(True, effects, self._lending)
 
-    # ------------------------------------------------------------------------------------ timers
+    def _perform(self, lending: bool, effects: tuple[Effect, ...], hands: Hands) -> None:
+        """Timers here, everything else by the hands.
 
-    def _clock(self, lending: bool, effect: Effect) -> bool:
-        """Arm or disarm, if that is what the effect asks for.
-
-        A timer that is set anew before it runs out costs no event: the one on its way looks again.
+        A timer that is set anew before it runs out costs no event: the tick on its way looks again.
         """
-        kind = type(effect)
-        if kind is Arm:
-            assert isinstance(effect, Arm)
-            key = (lending, effect.timer, effect.subject)
-            when = self._deadlines[key] = self.world.heap.now + effect.seconds
-            if when < self._ticking.get(key, math.inf):
-                self._ticking[key] = when
-                self.world.heap.at(when, self._tick, key, when)
-            return True
-        if kind is Disarm:
-            assert isinstance(effect, Disarm)
-            self._deadlines.pop((lending, effect.timer, effect.subject), None)
-            return True
-        return False
+        for effect in effects:
+            kind = type(effect)
+            if kind is Arm:
+                assert isinstance(effect, Arm)
+                key = (lending, effect.timer, effect.subject)
+                clock = self._clocks.get(key)
+                if clock is None:
+                    clock = self._clocks[key] = _Clock(lending, Expired(effect.timer, effect.subject))
+                clock.due = when = self._heap.now + effect.seconds
+                if when < clock.ticks:
+                    clock.ticks = when
+                    self._heap.after(effect.seconds, self._tick, clock, when)
+            elif kind is Disarm:
+                assert isinstance(effect, Disarm)
+                clock = self._clocks.pop((lending, effect.timer, effect.subject), None)
+                if clock is not None:
+                    clock.due = math.inf
+            else:
+                hands[kind](effect)
 
-    def _tick(self, key: tuple[bool, Timer, str], when: float) -> None:
-        if self._ticking.get(key) != when or not self.alive:
+    def _tick(self, clock: _Clock, when: float) -> None:
+        if clock.ticks != when or clock.due == math.inf or not self.alive:
             return
-        del self._ticking[key]
-        self.when_awake(self._expire, key)
-
-    def _expire(self, key: tuple[bool, Timer, str]) -> None:
-        deadline, now = self._deadlines.get(key), self.world.heap.now
-        if deadline is None:
+        now = self._heap.now
+        later = max(clock.due, self.thaws)
+        if later > now:
+            clock.ticks = later
+            if later < math.inf:
+                self._heap.at(later, self._tick, clock, later)
             return
-        if deadline > now:
-            if deadline < self._ticking.get(key, math.inf):
-                self._ticking[key] = deadline
-                self.world.heap.at(deadline, self._tick, key, deadline)
-            return
-        del self._deadlines[key]
-        lending, timer, subject = key
-        (self.post_to_source if lending else self.post)(Expired(timer, subject))
+        clock.ticks = clock.due = math.inf
+        (self.post_to_source if clock.lending else self.post)(clock.expired)
 
     # -------------------------------------------------------------------------------------- mail
 
@@ -231,7 +237,7 @@ class Process:
             self.when_awake(self.read_mail)
             return
         store = self.world.store
-        if not store.reaches(self):
+        if not (store.calm or store.reaches(self)):
             self.mail_due = True
             self.world.heap.after(RETRY, self.read_mail)
             return

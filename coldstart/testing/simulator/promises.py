@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from coldstart import effects
-from coldstart.phases.states import STORAGE, Failed, Gone, Serving, State
+from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
 from coldstart.testing.simulator.scenario import Fault, Violation
@@ -49,15 +49,15 @@ class Promises:
 
     # ------------------------------------------------------------------------- while it goes on
 
-    def moved(self, process: Process, before: State) -> None:
-        """The joiner has changed its state."""
+    def ended(self, process: Process, before: State) -> None:
+        """The joiner serves, has failed, or is gone."""
         match process.state:
             case Serving():
                 self._served(process, process.state)
             case Failed():
                 self._failed(process, process.state)
-            case Gone() if not isinstance(before, Serving):
-                self.paths["left"] += 0
+            case _ if not isinstance(before, Serving | Draining):
+                self.paths["left"] += 1
             case _:
                 pass
 
@@ -134,8 +134,8 @@ class Promises:
                 self.broken(RECOVER, owner, "sound, but struck for good")
         for process in newcomers:
             self._received(process)
-        if not world.struck and world.storage_reads > 1:
-            self.broken(ONCE, newcomers[0], f"storage was read {world.storage_reads} times")
+        if not world.struck and world.loaders > 1:
+            self.broken(ONCE, newcomers[0], f"{world.loaders} workers read storage for everybody")
 
     def _keeps(self, process: Process) -> None:
         changed = process.inbox in self.world.altered

@@ -196,7 +196,7 @@ class SourceHands:
 
     def _send(self, inbox: str, message: Offer | Refusal, nonce: str) -> None:
         store, body = self.world.store, encode(message)
-        store.call(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce), _ignore, _ignore)
+        store.tell(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce))
 
     def close_grant(self, effect: effects.CloseGrant) -> None:
         self._revoke(effect.transfer)
@@ -205,7 +205,7 @@ class SourceHands:
         self.process.post_to_source(events.GrantClosed(effect.transfer))
         if effect.outcome in (GONE, NO_SIGN_OF_LIFE):
             store, name, transfer = self.world.store, self.process.name, effect.transfer
-            store.call(self.process, lambda: store.ledger.release(SHARD, name, transfer), _ignore, _ignore)
+            store.tell(self.process, lambda: store.ledger.release(SHARD, name, transfer))
 
     def _revoke(self, transfer: str) -> None:
         pull = self.granted.pop(transfer, None)
@@ -229,7 +229,3 @@ class SourceHands:
                 self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
                 return
         self.process.post_to_source(events.WeightsProven(effect.generation))
-
-
-def _ignore(answer: object) -> None:
-    return

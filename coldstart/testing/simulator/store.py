@@ -40,8 +40,10 @@ class Store:
         self._heap = heap
         self.skew = 0.0
         """Seconds that the store's clock is ahead of the heap's."""
-        self.up = True
+        self.up = self.calm = True
+        """``calm``: it is up, words pass in their usual time, and everybody reaches it."""
         self.loss = self.repeat = self.delay = 0.0
+        self.parted: dict[Process, None] = {}
         self._now = self._clock
         self.ledger = Ledger(self._now)
         self.inboxes: dict[str, Process] = {}
@@ -49,19 +51,25 @@ class Store:
         """Those whom a change of the fleet wakes."""
         self._adopt()
 
-    @property
-    def quiet(self) -> bool:
-        """Whether words pass in their usual time."""
-        return self.up and not (self.loss or self.repeat or self.delay)
+    def weather(self) -> None:
+        """Something of what decides on the way of words has changed."""
+        self.calm = self.up and not (self.loss or self.repeat or self.delay or self.parted)
 
     def reaches(self, process: Process) -> bool:
         """Whether a word to the store and its answer get through now, luck apart."""
         return self.up and not (process.mute or process.deaf)
 
+    def tell(self, caller: Process, operation: Callable[[], object]) -> None:
+        """A call whose answer nobody waits for."""
+        if self.calm:
+            operation()
+        else:
+            self.call(caller, operation, _nobody, _nobody)
+
     def call(self, caller: Process, operation: Callable[[], AnswerT], done: Done[AnswerT], failed: Failed) -> None:
         """One call: ``operation`` is done at the store, then ``done`` or ``failed`` at the caller."""
         heap = self._heap
-        if self.quiet and not (caller.mute or caller.deaf):
+        if self.calm:
             heap.after(2 * HOP * (0.5 + heap.luck.random()), caller.when_awake, done, operation())
             return
         if not self.up:
@@ -105,16 +113,17 @@ class Store:
     def wipe(self) -> None:
         """Lose everything, and be up."""
         self.ledger.wipe()
-        self.up = True
-        self.recovered()
+        self.start()
 
     def stop(self) -> None:
         """Refuse every call from now on."""
         self.up = False
+        self.weather()
 
     def start(self) -> None:
         """Be up again as it was."""
         self.up = True
+        self.weather()
         self.recovered()
 
     def snapshot(self) -> Ledger:
@@ -130,6 +139,18 @@ class Store:
         self.ledger = replica
         self._adopt()
         self.recovered()
+
+    def part(self, process: Process) -> None:
+        """The way between ``process`` and the store is broken."""
+        self.parted[process] = None
+        self.weather()
+
+    def join(self, process: Process) -> None:
+        """It is whole again."""
+        process.mute = process.deaf = False
+        self.parted.pop(process, None)
+        self.weather()
+        self.listen_again(process)
 
     def recovered(self) -> None:
         """All listeners listen again, each in its own time."""
@@ -165,12 +186,12 @@ class Store:
             return
         process.mail_due = True
         heap = self._heap
-        if self.quiet:
+        if self.calm:
             heap.after(HOP * (0.5 + heap.luck.random()), process.read_mail)
         else:
             lost = heap.luck.random() < self.loss
             heap.after(DEADLINE if lost else self._hop(), process.read_mail)
 
 
-def _nobody(*args: str) -> None:
+def _nobody(*args: object) -> None:
     return
