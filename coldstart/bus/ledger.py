@@ -8,7 +8,6 @@ A simulation drives it directly. Sources and slots are in ``roster.py``, what la
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -77,7 +76,7 @@ class Ledger:
         """Forget everything and begin another epoch."""
         self._life += 1
         self.epoch = f"memory-{self._life}"
-        self._ids = itertools.count(1)  # a store without memory hands out low ids again
+        self._last = 0  # a store without memory hands out low ids again
         self._seen: Leases[bool] = Leases()
         self._shards: dict[str, Shard] = {}
 
@@ -196,20 +195,22 @@ class Ledger:
         """What came after ``cursor``, without waiting."""
         if cursor.epoch not in ("", self.epoch):
             return Heard(Cursor(epoch=self.epoch), renewed=True)
+        after, seen = _number(cursor.inbox), _number(cursor.fleet)
+        if after > self._last or seen > self._last:  # of a time that this store has forgotten
+            return Heard(Cursor(f"{self._last}-0", f"{self._last}-0", self.epoch), renewed=True)
         now = self._now()
         found = self.shard(shard)
         letters: list[Letter] = []
         newest = cursor.inbox
         if inbound := found.inboxes.get(inbox, now):
             found.inboxes.put(inbox, inbound, now, INBOX_SECONDS)
-            after = _number(cursor.inbox)
             for number, letter in reversed(inbound):
                 if number <= after:
                     break
                 letters.append(letter)
             letters.reverse()
             newest = f"{inbound[-1][0]}-0" if letters else newest
-        changed = found.changes > _number(cursor.fleet)
+        changed = found.changes > seen
         fleet = f"{found.changes}-0" if changed else cursor.fleet
         return Heard(Cursor(newest, fleet, self.epoch), tuple(letters), changed)
 
@@ -229,14 +230,18 @@ class Ledger:
             found = self._shards[key] = Shard()
         return found
 
+    def _next_id(self) -> int:
+        self._last += 1
+        return self._last
+
     def _changed(self, shard: str) -> None:
-        self.shard(shard).changes = next(self._ids)
+        self.shard(shard).changes = self._next_id()
         self.on_change(shard)
 
     def _deliver(self, shard: str, inbox: str, letter: Letter, now: float) -> None:
         inboxes = self.shard(shard).inboxes
         inbound = inboxes.get(inbox, now) or deque(maxlen=INBOX_LETTERS)
-        inbound.append((next(self._ids), letter))
+        inbound.append((self._next_id(), letter))
         inboxes.put(inbox, inbound, now, INBOX_SECONDS)
         self.on_letter(shard, inbox)
 

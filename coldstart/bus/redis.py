@@ -216,18 +216,21 @@ class RedisBus:
     async def _listen(self, shard: str, inbox: str, cursor: Cursor, seconds: float) -> Heard:
         """Read from explicit cursors, and ask for the epoch whenever silence could mean amnesia.
 
-        A store that restarted empty hands out low ids: a reader with an old cursor hears nothing
-        and gets no error. So the epoch is asked for after every connection and every empty read.
+        A store that restarted empty, or fell back to a replica that had less, hands out lower ids: a
+        reader with an old cursor hears nothing and gets no error. So epoch and ids are compared after
+        every connection and every empty read.
         """
         until = anyio.current_time() + seconds
         streams = self._key(shard, f"inbox:{inbox}"), self._key(shard, "fleet")
         silent = False
         while True:
             async with self._deadline("listen", self._seconds):
-                epoch = await self._prove(shard, inbox, cursor.epoch)
-            if cursor.epoch not in ("", epoch):
-                return Heard(Cursor(epoch=epoch), renewed=True)
-            cursor = msgspec.structs.replace(cursor, epoch=epoch)
+                standing = await self._prove(shard, inbox, cursor)
+            if cursor.epoch not in ("", standing.epoch):
+                return Heard(Cursor(epoch=standing.epoch), renewed=True)
+            if (standing.inbox, standing.fleet) != (cursor.inbox, cursor.fleet):
+                return Heard(standing, renewed=True)
+            cursor = standing
             if silent and anyio.current_time() >= until:
                 return Heard(cursor)
             left = min(max(until - anyio.current_time(), 0.0), BLOCK_SECONDS)
@@ -245,8 +248,8 @@ class RedisBus:
             self._proven = None
             silent = True
 
-    async def _prove(self, shard: str, inbox: str, epoch: str) -> str:
-        """The store's epoch, asked for unless this very connection has just confirmed ``epoch``."""
+    async def _prove(self, shard: str, inbox: str, cursor: Cursor) -> Cursor:
+        """Where to go on, asked for unless this very connection has just confirmed ``cursor``'s epoch."""
         words = self._shard_words(shard)
         for attempt in range(_REDIRECTS + 1):
             node = self._routes.get(words[0])
@@ -256,10 +259,12 @@ class RedisBus:
                 self._ear_node, self._proven = node, None
             with self._routed(words[0], last=attempt == _REDIRECTS):
                 life = await self._ear.ready()
-                if self._proven != (life, shard, epoch):
-                    reply = await self._ear.evaluate(scripts.TOUCH, *words, inbox)
-                    self._proven = (life, shard, replies.ShardFields(reply, "listen").epoch)
-                return self._proven[2]
+                if self._proven == (life, shard, cursor.epoch):
+                    return cursor
+                reply = await self._ear.evaluate(scripts.TOUCH, *words, inbox, cursor.inbox, cursor.fleet)
+                fields = replies.ShardFields(reply, "listen")
+                self._proven = (life, shard, fields.epoch)
+                return Cursor(inbox=fields.text(), fleet=fields.text(), epoch=fields.epoch)
         raise AssertionError("the last attempt returns or raises")
 
     # ---------------------------------------------------------------------------------- calling

@@ -374,7 +374,20 @@ TOUCH = _on_shard(
     """
 redis.call('PEXPIRE', KEYS[1], KEEP)
 redis.call('PEXPIRE', prefix .. 'inbox:' .. ARGV[3], INBOX_MS)
-return {epoch}
+
+-- Where a listener goes on: at its cursor, unless the store went back to before it and will reuse those ids.
+local function standing(stream, cursor)
+  local found = redis.call('EXISTS', stream) == 1 and redis.call('XINFO', 'STREAM', stream) or {}
+  local last = '0-0'
+  for at = 1, #found, 2 do
+    if found[at] == 'last-generated-id' then last = found[at + 1] end
+  end
+  local ms, seq = string.match(last, '(%d+)-(%d+)')
+  local my_ms, my_seq = string.match(cursor, '(%d+)-(%d+)')
+  ms, seq, my_ms, my_seq = tonumber(ms), tonumber(seq), tonumber(my_ms), tonumber(my_seq)
+  return (my_ms > ms or (my_ms == ms and my_seq > seq)) and last or cursor
+end
+return {epoch, standing(prefix .. 'inbox:' .. ARGV[3], ARGV[4]), standing(prefix .. 'fleet', ARGV[5])}
 """,
 )
 

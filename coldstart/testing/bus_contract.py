@@ -39,6 +39,8 @@ from coldstart.ports import (
 SHARD = "5ac1" * 8
 LAYOUT = "1a40" * 8
 PATIENCE_SECONDS = 10.0
+AHEAD = "9999999999999-0"
+"""An id that no store has given out."""
 SHORT_SECONDS = 0.15
 """A lease that is meant to end; long enough to be seen alive on a busy machine."""
 
@@ -430,6 +432,22 @@ class BusContract:
             await bus.strike(SHARD, "source", "1", 0, b"doubt")
             await bus.advertise(SHARD, advert("source", struck=False), 30)
             assert (await bus.adverts(SHARD))[0].struck
+
+    # --------------------------------------------------------------------------- a store gone back
+
+    async def test_a_listener_ahead_of_the_store_is_told_and_hears_what_comes_next(self) -> None:
+        """As after a failover that lost writes: the ids that it waits for are given out again."""
+        async with self.buses(2) as (bus, listener):
+            await bus.advertise(SHARD, advert("source"), 30)
+            await bus.send(SHARD, "in", b"before", "1")
+            cursor = await self._caught_up(listener)
+            for stream in ("inbox", "fleet"):
+                heard = await listener.listen(SHARD, "in", msgspec.structs.replace(cursor, **{stream: AHEAD}), 5)
+                assert heard.renewed
+                await bus.send(SHARD, "in", b"next", stream)
+                heard = await listener.listen(SHARD, "in", heard.cursor, 5)
+                assert [letter.body for letter in heard.letters] == [b"next"]
+                cursor = heard.cursor
 
     # ---------------------------------------------------------------------------------- leading
 

@@ -13,3 +13,4 @@ from coldstart.testing.simulator.scenario import Outcome as Outcome
 from coldstart.testing.simulator.scenario import Scenario as Scenario
 from coldstart.testing.simulator.scenario import Transport as Transport
 from coldstart.testing.simulator.scenario import Violation as Violation
+from coldstart.testing.simulator.scenario import troubled as troubled

@@ -131,6 +131,7 @@ class JoinerHands:
                     self.process.post(event)
                 else:
                     transfer.early.append(event)
+                return
 
     def send(self, inbox: str, message: Accept | Done, nonce: str) -> None:
         """Post a letter; nobody waits for it."""

@@ -1,6 +1,6 @@
 """What is simulated, in figures: the fleet, its links and storage, its policies, and the faults.
 
-Decides nothing; it is data. The defaults are a small model on quick links, so that a run is short.
+Decides nothing; it is data. The defaults are a small model on quick links, so that a quiet run is short.
 ``fleet.py`` plays a scenario with a seed; ``faults.py`` draws the faults.
 """
 
@@ -99,9 +99,9 @@ class Scenario(msgspec.Struct, frozen=True):
     """
 
     workers: int = 64
-    chunks: int = 3
-    chunk_bytes: int = 1 << 28
-    spread: float = 10.0
+    chunks: int = 2
+    chunk_bytes: int = 1 << 24
+    spread: float = 4.0
     storage: float = 2e8
     transport: Transport = Link()
     slots: int = 2
@@ -109,11 +109,16 @@ class Scenario(msgspec.Struct, frozen=True):
     partial: bool = True
     faults: tuple[Fault, ...] = ()
     trouble: float = 30.0
-    strikes: int = 12
+    strikes: int = 16
 
     @property
     def storage_seconds(self) -> float:
         return self.chunks * self.chunk_bytes / self.storage
+
+
+def troubled(workers: int, faults: tuple[Fault, ...] = tuple(Fault)) -> Scenario:
+    """A fleet with a model that takes long enough for faults to strike in the middle of everything."""
+    return Scenario(workers=workers, chunks=6, chunk_bytes=1 << 28, spread=20.0, faults=faults)
 
 
 class Violation(msgspec.Struct, frozen=True):
