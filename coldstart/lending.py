@@ -171,11 +171,11 @@ class Lending:
             since=self._since,
             proof=effect.proof,
         )
-        epoch = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held)
+        standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held)
         if not self._epoch:
             await self._advertised()
-        lost = self._epoch not in ("", epoch)
-        self._epoch = epoch
+        lost = self._epoch not in ("", standing.epoch) or standing.root != self._truths.known.root
+        self._epoch = standing.epoch
         self.post(events.StoreRenewed() if lost else events.Advertised())
 
     async def _publish(self) -> None:

@@ -451,6 +451,16 @@ class Heard(msgspec.Struct, frozen=True):
     renewed: bool = False
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What a store knows: which life it is in, and the root of the published truth, if any.
+
+    A store that fell back to an earlier state is in the same life and may have lost the truth.
+    """
+
+    epoch: str
+    root: str
+
+
 class Bus(Protocol):
     """Coordination: hints, leases and letters. Nothing in it is needed for safety.
 
@@ -476,8 +486,8 @@ class Bus(Protocol):
         """Renew the loader's lease; false when somebody else holds it. ``seconds=0`` gives it up."""
         ...
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
-        """Make or renew a leased advert; returns the store's epoch.
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
+        """Make or renew a leased advert; returns what the store knows that it should know.
 
         Args:
             held: transfers that still go on here: their slots live at least as long as the advert.

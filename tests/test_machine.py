@@ -288,6 +288,15 @@ def test_a_stall_costs_patience_and_the_next_source_is_tried() -> None:
     assert state.journey.patience == pytest.approx(5.0 - 2.5), "handshake, transfer, and the wait for quiet"
 
 
+def test_a_truth_that_never_came_is_asked_for_again_at_the_next_source() -> None:
+    for event in (events.Expired(Timer.ANSWER), events.OfferRefused(1, "busy")):
+        state, _ = step(handshaking(), event, 1.0)
+        state, asked = step(state, events.SourceClaimed(2, advert("b"), "root"), 1.1)
+        assert effects.FetchTruth(2, "root") in asked
+        state, _ = step(state, events.OfferReceived(2, "tcp", b"ticket", 7), 1.2)
+        assert isinstance(state, Handshaking), "without the truth no byte is asked for"
+
+
 def paced(patience: float = 5.0, floor: float = 100.0) -> State:
     """Transferring two chunks of 1000 bytes since 0.3, with a floor of 100 bytes per second."""
     limits = replace(LIMITS, patience=patience + 0.3, floor=floor)

@@ -219,15 +219,15 @@ async def test_sources_advertise_again_when_an_emptied_store_is_back() -> None:
         assert (report.path, report.root) == ("peer", a.report.root)
 
 
-async def test_a_source_whose_truth_the_store_has_lost_is_not_believed_and_nothing_breaks() -> None:
-    """Its offer comes nevertheless; it is ignored until the truth is known."""
+async def test_a_source_whose_truth_the_store_has_lost_is_not_believed_until_it_is_published_again() -> None:
+    """Its offer comes nevertheless; it is ignored. At its next renewal the source hears what the store lacks."""
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
         workers.store.shard(SHARD.key).truths.clear()
         report = await workers.start("b").ready()
-        assert report.path == "storage"
-        assert report.seconds <= BUDGET
+        assert (report.path, report.root) == ("peer", a.report.root)
+        assert report.seconds <= LIMITS.patience + PEER_SECONDS
         assert a.source.state.mode is Mode.OPEN
 
 

@@ -34,6 +34,7 @@ from coldstart.ports import (
     Granted,
     Heard,
     Letter,
+    Standing,
 )
 
 
@@ -123,14 +124,15 @@ class Ledger:
             self._changed(shard)
         return found.roster.find(source, now)
 
-    def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
+    def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
         now = self._now()
         if advert.used or advert.struck:
             advert = msgspec.structs.replace(advert, used=0, struck=False)
         self._seen.put(shard, True, now, SHARD_SECONDS)
-        if self.shard(shard).roster.advertise(advert, now, seconds, held):
+        found = self.shard(shard)
+        if found.roster.advertise(advert, now, seconds, held):
             self._changed(shard)
-        return self.epoch
+        return Standing(self.epoch, found.truths.get(advert.layout, ("",))[0])
 
     def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from coldstart.bus.ledger import Ledger, Shard
 from coldstart.bus.limits import check_ids, check_letter, check_truth
 from coldstart.errors import BusError
-from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard
+from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing
 
 
 class MemoryStore:
@@ -108,7 +108,7 @@ class MemoryBus:
         await self._call("lead")
         return self._ledger.lead(shard, layout, worker, seconds)
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
         for transfer in held:
             check_ids(transfer=transfer)

@@ -32,7 +32,7 @@ from coldstart.bus.address import Address, parse
 from coldstart.bus.description import Description, described
 from coldstart.bus.limits import check_ids, check_letter, check_truth
 from coldstart.errors import BusError, ConfigError
-from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard
+from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing
 
 CALL_SECONDS = 2.0
 """Deadline of one call, connecting included: the whole budget that coordination may cost."""
@@ -138,7 +138,7 @@ class RedisBus:
         fields = await self._on_shard(scripts.LEAD, shard, layout, worker, _milliseconds(seconds))
         return fields.number() == 1
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> str:
+    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
         for transfer in held:
             check_ids(transfer=transfer)
@@ -154,7 +154,7 @@ class RedisBus:
             *held,
         )
         await self._run(scripts.INDEX, self._index, shard)
-        return fields.epoch
+        return Standing(fields.epoch, fields.text())
 
     async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)

@@ -295,7 +295,8 @@ for _, key in ipairs({KEYS[1], adverts, leases,
     prefix .. 'root:' .. layout, prefix .. 'truth:' .. layout, prefix .. 'conflict:' .. layout}) do
   redis.call('PEXPIRE', key, KEEP)
 end
-return {epoch}
+local there = redis.call('EXISTS', prefix .. 'truth:' .. layout) == 1
+return {epoch, there and redis.call('GET', prefix .. 'root:' .. layout) or ''}
 """,
 )
 

@@ -24,7 +24,8 @@ from coldstart.phases.states import Handshaking, Move, Page
 
 
 def truth_received(state: Handshaking, event: TruthReceived, at: float) -> Move:
-    return _agreed(replace(state, truth=True), at)
+    journey = replace(state.journey, fetched=state.journey.root)
+    return _agreed(replace(state, journey=journey, truth=True), at)
 
 
 def offer_received(state: Handshaking, event: OfferReceived, at: float) -> Move:

@@ -82,7 +82,7 @@ def wait(journey: Journey, leader: str, since: float, at: float) -> Move:
 
 def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
     """Wait for the source's offer, and get the truth meanwhile."""
-    known = journey.root == root
+    known = journey.fetched == root
     journey = replace(journey, tries=journey.tries + 1, root=root)
     fetch = () if known else (FetchTruth(journey.attempt, root),)
     return Handshaking(journey, source, since, truth=known), (

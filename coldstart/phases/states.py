@@ -59,6 +59,7 @@ class Journey(msgspec.Struct, frozen=True):
         patience: seconds that may still be lost on peers and coordination.
         followed: seconds spent waiting for loaders.
         root: name of the published truth, empty while unknown.
+        fetched: name of the truth whose record is here.
         detours: why each source or path was left, in order.
     """
 
@@ -74,6 +75,7 @@ class Journey(msgspec.Struct, frozen=True):
     patience: float = 0.0
     followed: float = 0.0
     root: str = ""
+    fetched: str = ""
     detours: tuple[str, ...] = ()
 
     @property

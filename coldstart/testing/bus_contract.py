@@ -34,6 +34,7 @@ from coldstart.ports import (
     Granted,
     Heard,
     Skip,
+    Standing,
 )
 
 SHARD = "5ac1" * 8
@@ -125,10 +126,10 @@ class BusContract:
 
     async def test_a_claim_takes_a_slot_and_delivers_the_hello_with_its_fence(self) -> None:
         async with self.buses(2) as (source, joiner):
-            epoch = await source.advertise(SHARD, advert("source"), 30)
+            standing = await source.advertise(SHARD, advert("source"), 30)
             granted = _granted(await joiner.claim(claim(hello=b"\x00hi\xff")))
             assert granted.source == advert("source", used=1)
-            assert granted.epoch == epoch
+            assert granted.epoch == standing.epoch
             assert granted.fence >= 1
             heard = await source.listen(SHARD, "source.in", Cursor(), 5)
             assert [(letter.body, letter.fence) for letter in heard.letters] == [(b"\x00hi\xff", granted.fence)]
@@ -434,6 +435,14 @@ class BusContract:
             assert (await bus.adverts(SHARD))[0].struck
 
     # --------------------------------------------------------------------------- a store gone back
+
+    async def test_an_advert_is_answered_with_the_truth_that_the_store_knows(self) -> None:
+        async with self.buses() as (bus,):
+            before = await bus.advertise(SHARD, advert("source"), 30)
+            assert (bool(before.epoch), before.root) == (True, "")
+            await bus.publish_truth(SHARD, LAYOUT, "ab", b"truth")
+            assert await bus.advertise(SHARD, advert("source"), 30) == Standing(before.epoch, "ab")
+            assert (await bus.advertise(SHARD, advert("other", layout="0f" * 16), 30)).root == ""
 
     async def test_a_listener_ahead_of_the_store_is_told_and_hears_what_comes_next(self) -> None:
         """As after a failover that lost writes: the ids that it waits for are given out again."""

@@ -52,7 +52,7 @@ def test_the_hooks_say_whom_to_wake_and_nothing_else() -> None:
 
 def test_a_wiped_ledger_remembers_nothing_and_says_so_to_old_cursors() -> None:
     ledger = Store().ledger
-    before = ledger.advertise(SHARD, advert("source"), 30)
+    before = ledger.advertise(SHARD, advert("source"), 30).epoch
     cursor = ledger.heard(SHARD, "in", Cursor()).cursor
     ledger.wipe()
     assert ledger.adverts(SHARD) == ledger.shards() == ()

@@ -53,7 +53,7 @@ async def test_a_stopped_store_fails_every_call_and_every_listener() -> None:
 async def test_a_store_that_restarts_empty_renews_its_listeners() -> None:
     store = MemoryStore()
     bus = MemoryBus(store)
-    before = await bus.advertise(SHARD, advert("source"), 30)
+    before = (await bus.advertise(SHARD, advert("source"), 30)).epoch
     await bus.strike(SHARD, "source", "1", 0, b"doubt")
     cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
     store.stop()

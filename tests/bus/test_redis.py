@@ -128,7 +128,7 @@ async def test_the_fake_answers_as_the_server_does(shared_server: Server, seed: 
     rng = random.Random(seed)
     fake = MemoryBus(MemoryStore())
     async with opened(shared_server.url, namespace=shared_server.namespace()) as real:
-        epoch = await real.advertise(SHARD, advert("a"), 60)
+        epoch = (await real.advertise(SHARD, advert("a"), 60)).epoch
         assert epoch
         await fake.advertise(SHARD, advert("a"), 60)
         following_real, following_fake = _Follower(real), _Follower(fake)
@@ -289,7 +289,7 @@ async def _fails(bus: RedisBus, cursor: Cursor) -> None:
 
 async def test_a_server_that_restarts_empty_renews_the_listener_and_takes_adverts_again(server: Server) -> None:
     async with opened(server.url) as bus:
-        before = await bus.advertise(SHARD, advert("source"), 30)
+        before = (await bus.advertise(SHARD, advert("source"), 30)).epoch
         await bus.strike(SHARD, "source", "1", 0, b"doubt")
         cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
         server.kill()
@@ -299,7 +299,7 @@ async def test_a_server_that_restarts_empty_renews_the_listener_and_takes_advert
         heard = await bus.listen(SHARD, "in", cursor, 5)
         assert heard == Heard(Cursor(epoch=heard.cursor.epoch), renewed=True)
         assert heard.cursor.epoch != before
-        assert await bus.advertise(SHARD, advert("source"), 30) == heard.cursor.epoch
+        assert (await bus.advertise(SHARD, advert("source"), 30)).epoch == heard.cursor.epoch
         assert await bus.adverts(SHARD) == (advert("source"),)
         assert (await bus.listen(SHARD, "in", heard.cursor, 5)).fleet_changed
 

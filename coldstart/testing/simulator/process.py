@@ -116,6 +116,11 @@ class Process:
         return isinstance(self.state, Serving | Failed | Gone)
 
     @property
+    def sound(self) -> bool:
+        """Whether its memory is what the checkpoint holds."""
+        return self.memory == self.world.checkpoint.content
+
+    @property
     def lends(self) -> bool:
         return self.alive and self.lender.mode is Mode.OPEN
 

@@ -152,10 +152,12 @@ class Promises:
         journey = process.state.journey
         for reason in journey.detours:
             worker = reason.partition(":")[0]
-            if any(other.name == worker and other.lends for other in self.world.processes.values()):
+            if any(other.name == worker and other.lends for other in self.world.processes.values() if other.sound):
                 self.broken(RECOVER, process, f"a source that lives and lends was no use: {reason}")
-        sources = [other for other in self.world.lenders if other is not process and other.since < process.began]
-        if sources and isinstance(process.state, Serving):
+        altered = {inbox.partition(".")[0] for inbox in self.world.altered}
+        wrong = sum(reason.partition(":")[0] in altered for reason in journey.detours)
+        sources = [other for other in self.world.lenders if other.since < process.began and other.name not in altered]
+        if sources and isinstance(process.state, Serving) and wrong < self.world.scenario.limits.sources:
             origins = [origin for origin, _ in journey.origins]
             if STORAGE in origins:
                 self.broken(RECOVER, process, f"read storage, with {len(sources)} sources: {journey.detours}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
-from coldstart.ports import Advert
+from coldstart.ports import Advert, Standing
 from coldstart.source import NO_SIGN_OF_LIFE
 from coldstart.testing.simulator.store import LINEAGE, SHARD
 
@@ -99,8 +99,9 @@ class SourceHands:
             self._failed,
         )
 
-    def _advertised(self, epoch: str) -> None:
-        lost = self.epoch not in ("", epoch)
+    def _advertised(self, standing: Standing) -> None:
+        epoch, truth = standing.epoch, self.process.joining.truth
+        lost = self.epoch not in ("", epoch) or truth is None or standing.root != truth.root
         if not self.epoch:
             self.process.joining.resign()
         self.epoch = epoch
