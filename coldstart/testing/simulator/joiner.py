@@ -42,7 +42,9 @@ class Transfer:
 
 
 class JoinerHands:
-    """One process's joining."""
+    """One process's joining; ``slot_seconds`` is how long a claim asks for its slot."""
+
+    slot_seconds = SLOT_SECONDS
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -93,7 +95,7 @@ class JoinerHands:
             hello=encode(hello),
             exclude=(process.name, *effect.exclude),
             transports=TRANSPORTS,
-            slot_seconds=SLOT_SECONDS,
+            slot_seconds=self.slot_seconds,
             lead_seconds=LEAD_SECONDS,
             luck=luck.getrandbits(31),
         )
@@ -160,7 +162,7 @@ class JoinerHands:
         ident = transfer.ident
 
         def release(answer: object) -> None:
-            store.call(self.process, lambda: store.ledger.release(SHARD, source.worker, ident), done, failed)
+            self.give_back(source.worker, ident, done, failed)
 
         body = encode(Done(transfer=ident, outcome=outcome[:512]))
         store.call(
@@ -169,6 +171,13 @@ class JoinerHands:
             release,
             release,
         )
+
+    def give_back(
+        self, source: str, transfer: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
+    ) -> None:
+        """The slot is free for others."""
+        store = self.world.store
+        store.call(self.process, lambda: store.ledger.release(SHARD, source, transfer), done, failed)
 
     def strike(self, effect: effects.Strike) -> None:
         store, source = self.world.store, effect.source
@@ -231,8 +240,10 @@ class JoinerHands:
     # ------------------------------------------------------------------------------------- bytes
 
     def pull(self, effect: effects.Pull) -> None:
-        assert self.truth is not None
         self.world.promises.pulling(self.process, effect)
+        if self.truth is None:
+            self.process.post(events.PullEnded(effect.attempt, "there is no truth to verify against"))
+            return
         pull = Pull(self.process, effect, self.truth)
         self.movements[effect.attempt] = pull
         self.show_life(effect.attempt, effect.source, effect.number)

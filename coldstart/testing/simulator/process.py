@@ -86,6 +86,8 @@ class Process:
         self.slowness = 1.0
         self.storage_fault = ""
         self.mail_due = False
+        self.sent_here = self.read_here = 0
+        """Letters put into its inbox in this life of the store, and letters that it has read."""
         self.cursor = Cursor()
         self.memory = world.checkpoint.empty()
         self.state: State = machine.initial(scenario.limits)
@@ -251,6 +253,7 @@ class Process:
         if heard.renewed:
             self.post_to_source(StoreRenewed())
             store.wake(self)
+        self.read_here += len(heard.letters)
         for letter in heard.letters:
             self._deliver(letter.body, letter.fence)
         if heard.fleet_changed and isinstance(self.state, Waiting):

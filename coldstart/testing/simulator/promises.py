@@ -33,6 +33,17 @@ CALLS = 4
 """Calls to the store, each up to its deadline, that may stand before or after the bytes of a start."""
 
 
+ROUND_TRIP = 0.01
+AT_THE_STORE = {
+    Fault.PARTITION, Fault.LOSS, Fault.REPEAT, Fault.DELAY, Fault.OUTAGE, Fault.WIPE, Fault.FAILOVER,
+}  # fmt: skip
+"""Faults that make words to the store take their time."""
+
+
+FORGETS = {Fault.FAILOVER, Fault.CLOCK}
+"""Faults in which a store rightly loses letters: those since the replica, and those that grew old at once."""
+
+
 class Promises:
     """The violations of one run, and what is counted on the way."""
 
@@ -89,7 +100,8 @@ class Promises:
         storage = scenario.storage_seconds
         if process.storage_fault:
             storage = 2 * storage + limits.storage_stall + limits.quiet
-        bound = storage + limits.patience + GRACE + journey.followed + CALLS * DEADLINE + process.excused
+        words = CALLS * (DEADLINE if self.world.struck.keys() & AT_THE_STORE else ROUND_TRIP)
+        bound = storage + limits.patience + GRACE + journey.followed + words + process.excused
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 
@@ -104,6 +116,8 @@ class Promises:
         """A pull is about to begin."""
         if effect.source.inbox in process.joining.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
+        if process.joining.truth is None:
+            self.broken(WRONG, process, "asks for bytes that it cannot verify")
         if process.joining.movements:
             self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
 
@@ -143,6 +157,9 @@ class Promises:
             self.broken(LATE, process, f"its memory became {process.memory} while serving")
         if process.lender.grants or process.lending.readers:
             self.broken(RECOVER, process, "a grant is open and nobody needs it")
+        lost = process.sent_here - process.read_here
+        if lost > 0 and not self.world.struck.keys() & FORGETS:
+            self.broken(RECOVER, process, f"{lost} letters were put into its inbox and never read")
         advertised = {advert.inbox for advert in self.world.store.ledger.adverts(SHARD)}
         if process.lender.mode is Mode.OPEN and process.inbox not in advertised:
             self.broken(RECOVER, process, "serves and is not advertised")

@@ -100,14 +100,18 @@ class SourceHands:
         )
 
     def _advertised(self, standing: Standing) -> None:
-        epoch, truth = standing.epoch, self.process.joining.truth
-        lost = self.epoch not in ("", epoch) or truth is None or standing.root != truth.root
+        lost = self.lost(standing)
         if not self.epoch:
             self.process.joining.resign()
-        self.epoch = epoch
+        self.epoch = standing.epoch
         self.process.since = min(self.process.since, self.world.heap.now)
         self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised())
         self._next()
+
+    def lost(self, standing: Standing) -> bool:
+        """Whether the store has forgotten what we told it."""
+        truth = self.process.joining.truth
+        return self.epoch not in ("", standing.epoch) or truth is None or standing.root != truth.root
 
     def _failed(self, reason: str) -> None:
         self.process.post_to_source(events.AdvertFailed(reason))

@@ -113,6 +113,8 @@ class Store:
     def wipe(self) -> None:
         """Lose everything, and be up."""
         self.ledger.wipe()
+        for process in self.inboxes.values():
+            process.sent_here = process.read_here = 0
         self.start()
 
     def stop(self) -> None:
@@ -174,6 +176,7 @@ class Store:
     def _letter(self, shard: str, inbox: str) -> None:
         process = self.inboxes.get(inbox)
         if process is not None:
+            process.sent_here += 1
             self.wake(process)
 
     def _change(self, shard: str) -> None:
