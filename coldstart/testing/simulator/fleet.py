@@ -77,9 +77,9 @@ class World:
     @property
     def settling(self) -> float:
         """After this nothing of a fault may be left: leases, grants and slots have ended by themselves."""
-        limits, terms = self.scenario.limits, Terms("", 1, ())
+        terms = Terms("", 1, ())
         waiting = max(terms.lease, terms.grant, terms.accept) + terms.lease
-        return waiting + self.one_start + limits.storage_stall + limits.quiet
+        return waiting + self.one_start + self.scenario.standstill
 
     @property
     def one_start(self) -> float:

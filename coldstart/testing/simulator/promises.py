@@ -99,7 +99,7 @@ class Promises:
         took = self.world.heap.now - process.began - process.frozen
         storage = scenario.storage_seconds
         if process.storage_fault:
-            storage = 2 * storage + limits.storage_stall + limits.quiet
+            storage = 2 * storage + scenario.standstill
         words = CALLS * (DEADLINE if self.world.struck.keys() & AT_THE_STORE else ROUND_TRIP)
         bound = storage + limits.patience + GRACE + journey.followed + words + process.excused
         if took > bound:
@@ -174,7 +174,9 @@ class Promises:
         altered = {inbox.partition(".")[0] for inbox in self.world.altered}
         wrong = sum(reason.partition(":")[0] in altered for reason in journey.detours)
         sources = [other for other in self.world.lenders if other.since < process.began and other.name not in altered]
-        if sources and isinstance(process.state, Serving) and wrong < self.world.scenario.limits.sources:
+        scenario = self.world.scenario
+        enough = 1 if not scenario.transport.abortable else scenario.limits.sources
+        if sources and isinstance(process.state, Serving) and wrong < enough:
             origins = [origin for origin, _ in journey.origins]
             if STORAGE in origins:
                 self.broken(RECOVER, process, f"read storage, with {len(sources)} sources: {journey.detours}")

@@ -112,6 +112,12 @@ class Scenario(msgspec.Struct, frozen=True):
     strikes: int = 16
 
     @property
+    def standstill(self) -> float:
+        """How long a storage read that stands still is waited for, until it is quiet."""
+        limits = self.limits
+        return (limits.storage_stall if self.partial else limits.whole_load) + limits.quiet
+
+    @property
     def storage_seconds(self) -> float:
         return self.chunks * self.chunk_bytes / self.storage
 
