@@ -87,7 +87,7 @@ def _running(settings: Settings) -> str:
 def _worker(advert: Advert, now: float) -> Worker:
     return Worker(
         worker=advert.worker,
-        state="complete" if advert.have >= advert.total > 0 else "partial" if advert.have > 0 else "empty",
+        state=_state(advert),
         have=advert.have,
         total=advert.total,
         slots=advert.slots,
@@ -100,6 +100,15 @@ def _worker(advert: Advert, now: float) -> Worker:
         layout=advert.layout,
         age=max(0.0, now - advert.since) if advert.since > 0 else None,
     )
+
+
+def _state(advert: Advert) -> str:
+    """What can be had there: ``struck`` is doubted by a joiner, ``withheld`` has weights that may be others now."""
+    if advert.struck:
+        return "struck"
+    if advert.have <= 0:
+        return "withheld"
+    return "complete" if advert.have >= advert.total else "partial"
 
 
 def _cells(shard: Shard, worker: Worker) -> tuple[str, ...]:
