@@ -167,6 +167,7 @@ class _Pull:
         self._ticket = decode_ticket(ticket)
         self._into, self._landed = into, landed
         self._limiter = CapacityLimiter(1)
+        self._free_at = 0.0
         self.done = False
 
     async def run(self, spans: Sequence[Span]) -> None:
@@ -182,18 +183,20 @@ class _Pull:
     async def _fetch(self, board: OpenBoard, span: Span) -> None:
         offset = span.offset
         while offset < span.end:
-            began, rate = time.monotonic(), board.notice().bytes_per_second
-            step = Span(offset, min(step_bytes(rate), span.end - offset))
+            rate = await self._turn(board)
+            began, step = time.monotonic(), Span(offset, min(step_bytes(rate), span.end - offset))
             await to_thread.run_sync(self._step, board, step, limiter=self._limiter)
-            if rate:
-                await self._rest(board, began + step.length / rate)
+            self._free_at = began + (step.length / rate if rate else 0.0)
             offset = step.end
 
-    async def _rest(self, board: OpenBoard, until: float) -> None:
-        """Wait for our turn, with an eye on the board."""
-        while (left := until - time.monotonic()) > 0:
+    async def _turn(self, board: OpenBoard) -> float:
+        """Wait until the cap allows another step, with an eye on the board; returns the cap of now."""
+        while True:
+            rate = board.notice().bytes_per_second
+            left = self._free_at - time.monotonic()
+            if left <= 0:
+                return rate
             await anyio.sleep(min(left, _STEP_SECONDS))
-            board.notice()
 
     def _step(self, board: OpenBoard, span: Span) -> None:
         """Read one range into the target, and say so once it is known to be the source's. Blocks."""
