@@ -13,7 +13,12 @@ from safetensors.torch import save_file
 settings.register_profile("coldstart", deadline=None, derandomize=True, database=None)
 settings.load_profile("coldstart")
 
-pytest.register_assert_rewrite("coldstart.testing.bus_contract", "coldstart.testing.transport_contract")
+pytest.register_assert_rewrite(
+    "coldstart.testing.bus_contract",
+    "coldstart.testing.digester_contract",
+    "coldstart.testing.late_writes",
+    "coldstart.testing.transport_contract",
+)
 
 WriteCheckpoint = Callable[..., Path]
 

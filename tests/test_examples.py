@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,3 +33,10 @@ def test_the_example_runs(example: Path, tmp_path: Path, write_checkpoint: Write
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 3
+
+
+def test_all_of_them_are_listed() -> None:
+    directory = Path(__file__).parent.parent / "examples"
+    listed = re.findall(r"^\| `([^`]+)` ", (directory / "README.md").read_text(), re.MULTILINE)
+    packages = sorted(f"{path.parent.name}/" for path in directory.glob("*/pyproject.toml"))
+    assert listed == [path.name for path in EXAMPLES] + packages

@@ -232,16 +232,16 @@ def test_the_package_does_not_import_its_tests_support(module: str) -> None:
 
 
 def _plugin_files(part: str) -> list[Path]:
-    return sorted((ROOT / "plugins").glob(f"*/{part}/**/*.py"))
+    return sorted(file for home in ("plugins", "examples") for file in (ROOT / home).glob(f"*/{part}/**/*.py"))
 
 
-@pytest.mark.parametrize("path", _plugin_files("src"), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+@pytest.mark.parametrize("path", _plugin_files("src"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_plugins_know_the_plugin_api_only(path: Path) -> None:
     known = {each.target for each in imports(path) if each.target.partition(".")[0] == "coldstart"}
     assert known <= PLUGIN_API | BUILDER_API
 
 
-@pytest.mark.parametrize("path", _plugin_files("tests"), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+@pytest.mark.parametrize("path", _plugin_files("tests"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_plugins_tests_know_what_authors_are_given(path: Path) -> None:
     """The plugin API, the contract suites, and the facade that every host uses."""
     known = {each.target for each in imports(path) if each.target.partition(".")[0] == "coldstart"}

@@ -7,29 +7,37 @@
 A transport without a source side subclasses :class:`PullContract` instead.
 
 Decides what "keeps its promises" means: the right bytes and no others, a bounded end to every
-failure, nothing written after a pull has returned, nothing left after ``aclose``. It must not
-know any implementation. Needs pytest with anyio's plugin in auto mode; ``memories.py`` is what
-it moves.
+failure, nothing left after ``aclose``; nothing written after a pull has returned is in
+``late_writes.py``, which is part of it. It must not know any implementation. Needs pytest with
+anyio's plugin in auto mode; ``memories.py`` is what it moves.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from coldstart.errors import TransportError
 from coldstart.layout import Layout, Span, gaps, merged
-from coldstart.ports import Grant, Memory, Transport, TransportSettings
+from coldstart.ports import Memory, Transport, TransportSettings
+from coldstart.testing.late_writes import LateWriteContract, SendingContract, SendLate
 from coldstart.testing.memories import BytesMemory, layout_of
+from coldstart.testing.transfers import MIB as MIB
+from coldstart.testing.transfers import Landings as Landings
+from coldstart.testing.transfers import eventually as eventually
+from coldstart.testing.transfers import grant as grant
+from coldstart.testing.transfers import payload as payload
+from coldstart.testing.transfers import pieces_of as pieces_of
+from coldstart.testing.transfers import resources as resources
+from coldstart.testing.transfers import whole as whole
 
-MIB = 1024 * 1024
 SLOW = 40.0 * MIB
 """Bytes per second of a source that is to be caught in the middle of a transfer."""
 
@@ -41,47 +49,14 @@ AWKWARD = {
 }
 
 
-def grant(transfer: str, seconds: float = 60.0) -> Grant:
-    return Grant(transfer=transfer, joiner="joiner", fence=1, seconds=seconds)
+class PullContract(LateWriteContract):
+    """What every transport promises, storage too: the right bytes, only those, never late, and a free loop.
 
-
-def whole(layout: Layout) -> Span:
-    return Span(0, layout.nbytes)
-
-
-class Landings:
-    """A ``landed`` callback that remembers, and wakes a waiter at the first span."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-
-    def __call__(self, span: Span) -> None:
-        self.spans.append(span)  # atomic; called from any thread
-
-    async def first(self) -> None:
-        await eventually(lambda: bool(self.spans))
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Poll ``condition`` until it holds."""
-    with anyio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in threads and other processes
-            await anyio.sleep(0.002)
-
-
-class PullContract:
-    """What every transport promises, storage too: the right bytes, only those, and a free loop."""
+    Override :meth:`holding`.
+    """
 
     deadline: float = 15.0
     """Seconds in which every failure must have been noticed."""
-
-    def holding(self, held: Memory) -> AbstractAsyncContextManager[tuple[Transport, bytes]]:
-        """A transport that can pull what ``held`` holds, and the ticket for it."""
-        raise NotImplementedError
-
-    def memory(self, layout: Layout, *, seed: int | None = None, fill: int = 0) -> Memory:
-        """Memory of a kind that the transport supports, with random or constant content."""
-        return BytesMemory(layout, seed=seed, fill=fill)
 
     @pytest.mark.parametrize("layout", AWKWARD.values(), ids=AWKWARD.keys())
     async def test_everything_arrives(self, layout: Layout) -> None:
@@ -136,7 +111,7 @@ class PullContract:
         assert max(gaps_seen) < 0.5, "the event loop stood still during a pull"
 
 
-class TransportContract(PullContract):
+class TransportContract(PullContract, SendingContract):
     """What transports between peers promise besides. Hooks first, then the promises."""
 
     paces: bool = True
@@ -157,6 +132,13 @@ class TransportContract(PullContract):
     async def holding(self, held: Memory) -> AsyncIterator[tuple[Transport, bytes]]:
         async with self._pair() as (source, joiner):
             yield joiner, await source.offer(grant("t"), held)
+
+    @asynccontextmanager
+    async def sending_late(self, held: Memory) -> AsyncIterator[tuple[Transport, bytes, SendLate]]:
+        """See :class:`SendingContract`; by default a source that keeps a pace and is then used again."""
+        self._needs_pace()
+        async with self._pair(lend_bytes_per_second=SLOW) as (source, joiner):
+            yield joiner, await source.offer(grant("t"), held), partial(self._still_works, source, joiner)
 
     # ------------------------------------------------------------------------------- several at once
 
@@ -245,28 +227,6 @@ class TransportContract(PullContract):
             await joiner.aclose()
             assert isinstance(await pulling(), TransportError)
 
-    async def test_nothing_is_written_after_a_cancelled_pull_has_returned(self) -> None:
-        self._needs_pace()
-        layout = layout_of(64 * MIB)
-        async with self._pair(lend_bytes_per_second=SLOW) as (source, joiner):
-            if not joiner.traits.abortable:
-                pytest.skip("not abortable: its buffers are quarantined instead")
-            held, target = self.memory(layout, seed=10), self.memory(layout, fill=0xAA)
-            ticket, landed = await source.offer(grant("t"), held), Landings()
-            async with anyio.create_task_group() as group:
-                group.start_soon(joiner.pull, ticket, [whole(layout)], target, landed)
-                await landed.first()
-                began = time.monotonic()
-                group.cancel_scope.cancel()
-            assert time.monotonic() - began < 1.0, "cancelling took too long"
-            if isinstance(target, BytesMemory):
-                assert target.lent == 0
-            before, count = payload(target, layout), len(landed.spans)
-            assert b"\xaa" * MIB in before, "the pull was not caught half-way"
-            await self._still_works(source, joiner)  # gives a late writer every chance
-            assert payload(target, layout) == before
-            assert len(landed.spans) == count
-
     async def test_a_joiner_can_be_used_after_a_failure(self) -> None:
         layout = layout_of(1000)
         async with self._pair() as (source, joiner):
@@ -345,35 +305,3 @@ class TransportContract(PullContract):
     def _needs_pace(self) -> None:
         if not self.paces:
             pytest.skip("this transport cannot be slowed down")
-
-
-def payload(memory: Memory, layout: Layout) -> bytes:
-    """All bytes of weights, without padding."""
-    return b"".join(pieces_of(memory, whole(layout)))
-
-
-def pieces_of(memory: Memory, span: Span) -> Sequence[bytes]:
-    """The bytes of weights in ``span``, one item per storage."""
-    return [_content(memory, Span(piece.offset, piece.length)) for piece in memory.layout.pieces(span)]
-
-
-def _content(memory: Memory, span: Span) -> bytes:
-    with memory.reading(span) as views:
-        return b"".join(views)
-
-
-def resources() -> frozenset[str]:
-    """Threads and open sockets of this process, without anyio's idle workers."""
-    threads = {f"thread {thread.ident}" for thread in threading.enumerate() if "AnyIO" not in thread.name}
-    return frozenset(threads | set(_sockets()))
-
-
-def _sockets() -> Iterator[str]:
-    """Linux only; elsewhere none."""
-    with suppress(OSError):
-        for descriptor in os.listdir("/proc/self/fd"):
-            with suppress(OSError):
-                link = os.readlink(f"/proc/self/fd/{descriptor}")
-                if link.startswith("socket:"):
-                    yield link
-

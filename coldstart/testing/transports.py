@@ -307,6 +307,29 @@ class Deaf(WritingLate):
                 await self.woken.wait()
 
 
+class LeavingBehind(Wrapped):
+    """A cancelled pull returns at once, and its bytes go on arriving; yet the traits say what those of ``inner`` say.
+
+    Where ``inner`` is abortable, that is the lie which the contract suite is there to find.
+    """
+
+    def __init__(self, inner: Transport) -> None:
+        super().__init__(inner)
+        self._left: set[asyncio.Task[None]] = set()
+
+    async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
+        task = asyncio.create_task(super().pull(ticket, spans, into, landed))
+        self._left.add(task)
+        await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """What was left behind ends here."""
+        for task in self._left:
+            task.cancel()
+        await asyncio.gather(*self._left, return_exceptions=True)
+        await super().aclose()
+
+
 class Unoffering(Wrapped):
     """The source's side cannot open its memory."""
 

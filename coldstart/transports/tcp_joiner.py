@@ -71,6 +71,11 @@ class Pull:
         """What ended the pull early; the first failure counts, the rest follow from it."""
 
     @property
+    def stopped(self) -> bool:
+        """Whether it was told to end early."""
+        return self._stopped
+
+    @property
     def slices(self) -> int:
         """The smallest slices not yet asked for: no use in more connections than that."""
         return sum(-(-span.length // wire.SMALLEST_SLICE) for span in self._rest)
@@ -118,6 +123,8 @@ class Pull:
             finally:
                 with self._lock:  # before it is closed: nobody shuts a descriptor that is reused
                     self._sockets.discard(sock)
+                if self.stopped:
+                    wire.reset_on_close(sock)
 
     def _fetch(self, sock: socket.socket) -> None:
         asked: deque[Span] = deque()

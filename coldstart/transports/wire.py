@@ -36,6 +36,8 @@ _HELLO: Final = Struct("!4s16s16s")
 _REQUEST: Final = Struct("!QQ")
 _ANSWER: Final = Struct("!BQQ")
 NOWHERE: Final = Span(0, 0)
+_AT_ONCE: Final = Struct("ii").pack(1, 0)
+"""struct linger: closing waits for nothing and resets the connection."""
 
 SLICE: Final = 4 * 1024 * 1024
 """Bytes per request at most: large enough to forget Python's cost, small enough to spread over connections."""
@@ -110,6 +112,12 @@ def shut(sock: socket.socket) -> None:
     """Wake whoever blocks in ``sock``; its owner closes it."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Make the peer see at once that nobody reads any more, even one that waits for room to send in."""
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:

@@ -9,8 +9,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from math import inf
 from typing import NoReturn
@@ -21,7 +21,8 @@ import pytest
 
 from coldstart.errors import ConfigError, TransportError
 from coldstart.layout import Span
-from coldstart.ports import Transport, TransportFactory, TransportSettings
+from coldstart.ports import Memory, Transport, TransportFactory, TransportSettings
+from coldstart.testing.late_writes import Gated, Pulling, SendLate
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import (
     MIB,
@@ -53,6 +54,78 @@ class TestTcp(TransportContract):
 class TestTcpOverOneConnection(TransportContract):
     def open_source(self, settings: TransportSettings) -> Transport:
         return FACTORY.open(msgspec.structs.replace(settings, connections=1))
+
+
+class TestTcpWithASourceThatSendsLate(TransportContract):
+    """A peer that stops in the middle of a slice and, once the joiner has left, sends the rest and more."""
+
+    def open_source(self, settings: TransportSettings) -> Transport:
+        return FACTORY.open(settings)
+
+    @asynccontextmanager
+    async def sending_late(self, held: Memory) -> AsyncIterator[tuple[Transport, bytes, SendLate]]:
+        late = threading.Event()
+        talking: list[socket.socket] = []
+        ended: list[bool] = []
+
+        def script(sock: socket.socket) -> None:
+            talking.append(sock)
+            refused = False
+            try:
+                wire.read_hello(sock, 5)
+                sock.sendall(wire.answer(Status.OK))
+                send(sock, wire.read_request(sock))
+                span = wire.read_request(sock)
+                send(sock, span, span.length // 2)
+                assert late.wait(30)
+                for _ in range(2000):
+                    sock.sendall(b"\xee" * 4096)
+            except OSError:
+                refused = True
+            finally:
+                ended.append(refused)
+
+        def send(sock: socket.socket, span: Span, length: int | None = None) -> None:
+            sock.sendall(wire.answer(Status.OK, span))
+            with held.reading(span) as views:
+                sock.sendall(b"".join(views)[:length])
+
+        async def send_late() -> None:
+            late.set()
+            await eventually(lambda: len(ended) == len(talking))
+            assert all(ended), "a connection of a joiner that has left still takes bytes"
+
+        joiner = FACTORY.open(SETTINGS)
+        with answering(script, connections=SETTINGS.connections) as ticket:
+            try:
+                yield joiner, ticket, send_late
+            finally:
+                late.set()
+                await joiner.aclose()
+
+
+@contextmanager
+def answering(script: Callable[[socket.socket], None], connections: int) -> Iterator[bytes]:
+    """A server that runs ``script`` on so many connections, each in a thread; yields a ticket to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ticket = Ticket(host="127.0.0.1", port=listener.getsockname()[1], secret=bytes(16), transfer="t")
+
+        def serve() -> None:
+            with suppress(OSError):
+                sock, _ = listener.accept()
+                with sock, suppress(OSError):
+                    sock.settimeout(30)
+                    script(sock)
+
+        threads = [threading.Thread(target=serve) for _ in range(connections)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield ticket.encode()
+        finally:
+            wire.shut(listener)  # wakes those who still accept
+            for thread in threads:
+                thread.join()
 
 
 @contextmanager
@@ -383,6 +456,63 @@ class TestEnds:
             await task
         assert target.lent == 0
         await source.aclose()
+
+    async def test_a_cancelled_pull_lets_its_source_go_at_once(self) -> None:
+        """Even one that waits for room to send in. The kernel gives no room for a joiner that shuts its socket and
+        then reads what had come; without a reset the source would wait for its own timeout."""
+
+        class HeldWhenLarge(Gated):
+            def writing(self, span: Span) -> AbstractContextManager[Sequence[memoryview]]:
+                return super().writing(span) if span.length == wire.SLICE else inner.writing(span)
+
+        layout = layout_of(64 * MIB)
+        inner, blocked, released = BytesMemory(layout), threading.Event(), threading.Event()
+
+        def script(sock: socket.socket) -> None:
+            wire.read_hello(sock, 5)
+            sock.sendall(wire.answer(Status.OK))
+            try:
+                while True:
+                    span = wire.read_request(sock)
+                    sock.sendall(wire.answer(Status.OK, span))
+                    left = memoryview(bytes(span.length))
+                    while left:
+                        sock.settimeout(60 if blocked.is_set() else 0.1)
+                        with suppress(TimeoutError):
+                            left = left[sock.send(left) :]
+                            continue
+                        blocked.set()
+            except ConnectionError:
+                released.set()
+
+        joiner, target = FACTORY.open(TransportSettings(connections=1)), HeldWhenLarge(inner)
+        with answering(script, connections=1) as ticket:
+            pulling = Pulling(joiner, ticket, target, Landings())
+            await eventually(blocked.is_set)
+            pulling.cancel("by anyio")
+            target.let_go()
+            assert await pulling.returns_within(2)
+            await eventually(released.is_set, seconds=2)
+        await joiner.aclose()
+
+    async def test_stopping_before_the_connection_is_made_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A socket that is shut before it is connected connects all the same, here to a source that never answers."""
+
+        class Late(socket.socket):
+            def connect(self, address: object) -> None:
+                pull.stop()
+                super().connect(address)  # type: ignore[arg-type]
+
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            ticket = Ticket(host="127.0.0.1", port=silent.getsockname()[1], secret=bytes(16), transfer="t")
+            pull = tcp_joiner.Pull(
+                ticket, [Span(0, 10)], BytesMemory(layout_of(10)), Landings(), io_seconds=5.0
+            )
+            monkeypatch.setattr(tcp_joiner.socket, "socket", Late)
+            began = time.monotonic()
+            await in_thread(pull.run)
+            assert time.monotonic() - began < 2
+        assert pull.error is None
 
     async def test_an_error_of_the_target_is_not_hidden(self) -> None:
         class Full(BytesMemory):

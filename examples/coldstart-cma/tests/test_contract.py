@@ -1,0 +1,15 @@
+"""cma keeps the transports' contract, in one process."""
+
+from __future__ import annotations
+
+from coldstart_cma import FACTORY
+
+from coldstart.ports import Transport, TransportFactory, TransportSettings
+from coldstart.testing.transport_contract import TransportContract
+
+FACTORY_FITS: TransportFactory = FACTORY
+
+
+class TestCma(TransportContract):
+    def open_source(self, settings: TransportSettings) -> Transport:
+        return FACTORY.open(settings)
