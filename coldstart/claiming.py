@@ -63,6 +63,7 @@ class Claiming:
             self.post(events.ClaimFailed(attempt, station.no_bus))
             return
         transfer = _Transfer(secrets.token_hex(8), secrets.randbits(62))
+        transports = tuple(name for name in self._transports if name not in effect.without)
         self._transfers[attempt] = transfer
         outcome = await station.bus.claim(
             Claim(
@@ -70,9 +71,9 @@ class Claiming:
                 layout=station.lineage,
                 worker=station.worker.name,
                 transfer=transfer.ident,
-                hello=encode(self._hello(transfer)),
+                hello=encode(self._hello(transfer, transports)),
                 exclude=(station.worker.name, *effect.exclude),
-                transports=self._transports,
+                transports=transports,
                 slot_seconds=SLOT_SECONDS,
                 lead_seconds=LEAD_SECONDS,
                 luck=secrets.randbelow(2**31),
@@ -85,13 +86,13 @@ class Claiming:
         for event in early:
             self.post(event)
 
-    def _hello(self, transfer: _Transfer) -> Hello:
+    def _hello(self, transfer: _Transfer, transports: tuple[str, ...]) -> Hello:
         return Hello(
             transfer=transfer.ident,
             joiner=self._station.worker.inbox,
             number=transfer.number,
             layout=self._station.lineage,
-            transports=self._transports,
+            transports=transports,
             trace=self._carrier(),
         )
 

@@ -41,10 +41,11 @@ class Disarm(Effect, frozen=True):
 
 class ClaimSource(Effect, frozen=True):
     """Find a source and take a slot. Answered by SourceClaimed, LoaderElected, ClaimDeferred,
-    ClaimFailed or TruthDisputed."""
+    ClaimFailed or TruthDisputed. The transports in ``without`` are not asked for."""
 
     attempt: int
     exclude: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
 
 class FetchTruth(Effect, frozen=True):

@@ -62,11 +62,13 @@ class Started(Event, frozen=True):
 
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
+    ``transports``: names of ours, in order of preference.
     """
 
     chunks: int
     partial: bool = True
     chunk_bytes: int = 0
+    transports: tuple[str, ...] = ()
 
 
 class SourceClaimed(AttemptEvent, frozen=True):
@@ -157,10 +159,12 @@ class PullEnded(AttemptEvent, frozen=True):
     """A pull or a storage read returned and all its digests are reported.
 
     ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
+    ``route`` is what carried the bytes, where the transport can tell.
     """
 
     reason: str = ""
     quiet: bool = True
+    route: str = ""
 
 
 class MemoryReplaced(AttemptEvent, frozen=True):

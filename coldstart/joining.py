@@ -26,7 +26,7 @@ from coldstart.identity import Truth
 from coldstart.landing import Landing
 from coldstart.layout import Span
 from coldstart.plan import Chunks, spans_of
-from coldstart.ports import Digester, Landed, Memory, Transport
+from coldstart.ports import Digester, Landed, Memory, Routing, Transport
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
 
@@ -143,7 +143,7 @@ class Joining:
             await transport.pull(effect.ticket, spans, self._target.memory, landed)
 
         async with beside(partial(self._claiming.show_life, effect)):
-            await self._land(effect.attempt, effect.chunks, move, truth, quiet_after_cancel=transport.traits.abortable)
+            await self._land(effect.attempt, effect.chunks, move, truth, transport)
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
         target, truth = self._target, None
@@ -161,7 +161,7 @@ class Joining:
 
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
-            await self._land(effect.attempt, chunks, move, truth, quiet_after_cancel=True)
+            await self._land(effect.attempt, chunks, move, truth, None)
 
     async def _land(
         self,
@@ -169,8 +169,7 @@ class Joining:
         chunks: Chunks,
         move: Callable[[Landed], Awaitable[None]],
         truth: Truth | None,
-        *,
-        quiet_after_cancel: bool,
+        transport: Transport | None,
     ) -> None:
         """Move bytes and verify chunks side by side; ends with exactly one PullEnded."""
         broken: list[str] = []
@@ -207,7 +206,9 @@ class Joining:
             del self._scopes[attempt]
             await landing.settle()
         reason = broken[0] if broken else reason
-        self.post(events.PullEnded(attempt, reason, quiet_after_cancel or not scope.cancelled_caught))
+        quiet = transport is None or transport.traits.abortable or not scope.cancelled_caught
+        route = transport.route if isinstance(transport, Routing) else ""
+        self.post(events.PullEnded(attempt, reason, quiet, route))
 
     def _abandon(self, attempt: int) -> None:
         self._abandoned.add(attempt)

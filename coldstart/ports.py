@@ -175,12 +175,38 @@ class TransportSettings(msgspec.Struct, frozen=True):
         connections: parallel connections per pull.
         lend_bytes_per_second: cap on what this worker sends, 0 for none.
         io_seconds: a socket that moves nothing for so long is dead.
+        device: where this worker's weights are, such as ``cpu`` or ``cuda:0``; what is slow the
+            first time there may be begun when the transport is opened.
     """
 
     host: str = "127.0.0.1"
     connections: int = 2
     lend_bytes_per_second: float = 0.0
     io_seconds: float = 10.0
+    device: str = "cpu"
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """What a transport may offer beside :class:`Transport`: work that is better done before it is needed."""
+
+    async def prepare(self, memory: Memory) -> None:
+        """Register ``memory``, open what will be needed; called once, while a source is being sought.
+
+        A hint: ``offer`` and ``pull`` do or await what is missing, also for memory that was
+        replaced. What it raises is logged, and nothing else comes of it.
+        """
+        ...
+
+
+@runtime_checkable
+class Routing(Protocol):
+    """What a transport may offer beside :class:`Transport`: the truth about the path its bytes take."""
+
+    @property
+    def route(self) -> str:
+        """What the last pull really ran over, as read back from the library (``nvlink``, ``rdma``, ``tcp``)."""
+        ...
 
 
 class TransportFactory(Protocol):

@@ -180,7 +180,7 @@ async def join(
         return cast("Built", assembly.build(order))
 
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(build, name, chosen, bus, on_progress)
+    session = Session(build, name, device, chosen, bus, on_progress)
     session.begin()
     replica = Replica(name, session)
     try:

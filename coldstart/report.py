@@ -17,6 +17,7 @@ from coldstart.events import (
     ClaimDeferred,
     LoaderElected,
     OfferReceived,
+    PullEnded,
     SourceClaimed,
     TruthUnpublished,
 )
@@ -63,6 +64,7 @@ class Report(msgspec.Struct, frozen=True):
 
     ``verified`` is true only once SERVE was entered; ``against`` says what the bytes were compared with:
     ``published truth``, or ``own storage read`` where this worker made the truth.
+    ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
     """
@@ -76,6 +78,7 @@ class Report(msgspec.Struct, frozen=True):
     against: str
     sources: tuple[str, ...]
     transport: str
+    route: str
     bytes_total: int
     bytes_peer: int
     bytes_storage: int
@@ -129,7 +132,7 @@ class Recorder:
         self._landed_in_phase = 0
         self._own_truth = False
         self._served = False
-        self._transport = ""
+        self._transport = self._route = ""
         self._state: State | None = None
 
     def built(self, seconds: float) -> None:
@@ -157,6 +160,8 @@ class Recorder:
                 self._skipped.update({skip.worker: skip.reason for skip in skipped})
             case OfferReceived(transport=transport):
                 self._transport = transport
+            case PullEnded(route=route) if route:
+                self._route = route
             case TruthUnpublished():
                 self._own_truth = True
             case _:
@@ -235,6 +240,7 @@ class Recorder:
             against="own storage read" if self._own_truth else "published truth",
             sources=peers,
             transport=self._carried_over(peers) or (STORAGE if storage else ""),
+            route=self._route,
             bytes_total=self._layout.payload,
             bytes_peer=peer,
             bytes_storage=storage,

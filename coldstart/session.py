@@ -42,12 +42,18 @@ class Session:
     """
 
     def __init__(
-        self, build: Build, worker: str, settings: Settings, bus: Bus | None, tell: Callable[[Progress], None] | None
+        self,
+        build: Build,
+        worker: str,
+        device: str,
+        settings: Settings,
+        bus: Bus | None,
+        tell: Callable[[Progress], None] | None,
     ) -> None:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
         self.error: Exception | None = None
-        self._build, self._worker, self._settings, self._bus = build, worker, settings, bus
+        self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell = tell
         self._told = 0.0
         self._began = anyio.current_time()
@@ -123,12 +129,19 @@ class Session:
         limit = self._settings.build
         with anyio.move_on_after(limit):
             self.wired = await wiring.wire(
-                self._build, self._worker, self._settings, self._bus, self._began, self._observe, self._lend_observe
+                self._build,
+                self._worker,
+                self._device,
+                self._settings,
+                self._bus,
+                self._began,
+                self._observe,
+                self._lend_observe,
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")
         with self.wired.trace.current():  # what the parts log belongs to this cold start
-            for part in self.wired.node.parts:
+            for part in (*self.wired.node.parts, self.wired.prepare):
                 tasks.start_soon(self._part, part)
         self.wired.node.start()
 

@@ -22,7 +22,7 @@ from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.joining import Target
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
-from coldstart.ports import Bus, Transport, TransportSettings
+from coldstart.ports import Bus, Preparing, Transport, TransportSettings
 from coldstart.report import Recorder
 from coldstart.runner import Observer
 from coldstart.source import Source
@@ -45,10 +45,25 @@ class Wired:
     """One worker's node with the module it fills, ready to run; closed with :meth:`close`."""
 
     def __init__(
-        self, built: Built, recorder: Recorder, trace: JoinerTrace, node: Node, resources: AsyncExitStack
+        self,
+        built: Built,
+        recorder: Recorder,
+        trace: JoinerTrace,
+        node: Node,
+        transports: Mapping[str, Transport],
+        resources: AsyncExitStack,
     ) -> None:
         self.built, self.recorder, self.trace, self.node = built, recorder, trace, node
-        self._resources = resources
+        self._transports, self._resources = transports, resources
+
+    async def prepare(self) -> None:
+        """Let transports do what is slow the first time, while a source is being sought."""
+        for name, transport in self._transports.items():
+            if isinstance(transport, Preparing):
+                try:
+                    await transport.prepare(self.built.arena)
+                except Exception as error:  # a plugin may raise anything; pull and offer will tell
+                    logger().warning("transport not prepared", transport=name, reason=repr(error))
 
     async def close(self) -> None:
         """Release sockets, threads and connections."""
@@ -61,6 +76,7 @@ class Wired:
 async def wire(
     build: Build,
     worker: str,
+    device: str,
     settings: Settings,
     bus: Bus | None,
     began: float,
@@ -70,6 +86,7 @@ async def wire(
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
     Args:
+        device: where the weights are to be.
         bus: the caller's own; else one is opened as the settings say.
         began: monotonic seconds at which the cold start began.
         observe: told of each step of the joiner, after report and trace; ``lend_observe`` of the source.
@@ -79,8 +96,7 @@ async def wire(
         trace = JoinerTrace(worker)
         resources.push(_end_trace(trace))
         with trace.building():
-            built, (reached, no_bus) = await _side_by_side(build, resources, settings, bus)
-        transports = await _transports(resources, settings, reached, built.arena.device)
+            built, (reached, no_bus, transports) = await _side_by_side(build, device, resources, settings, bus)
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began)
         recorder.built(anyio.current_time() - began)
@@ -97,7 +113,7 @@ async def wire(
             observers=(recorder, trace, observe),
             lend_observers=(lend_trace, lend_observe),
         )
-        return Wired(built, recorder, trace, node, resources.pop_all())
+        return Wired(built, recorder, trace, node, transports, resources.pop_all())
 
 
 def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:
@@ -109,16 +125,21 @@ def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | Non
     return leave
 
 
+Reached = tuple[Bus | None, str, Mapping[str, Transport]]
+"""The bus, or why there is none; and the transports."""
+
+
 async def _side_by_side(
-    build: Build, resources: AsyncExitStack, settings: Settings, bus: Bus | None
-) -> tuple[Built, tuple[Bus | None, str]]:
-    """Build the skeleton and reach the bus at the same time."""
-    reached: list[tuple[Bus | None, str]] = []
+    build: Build, device: str, resources: AsyncExitStack, settings: Settings, bus: Bus | None
+) -> tuple[Built, Reached]:
+    """Build the skeleton; reach the bus and open the transports meanwhile."""
+    reached: list[Reached] = []
     failed: list[Exception] = []
 
     async def reach() -> None:
         try:
-            reached.append((bus, "") if bus is not None else await _reach_bus(resources, settings))
+            found, no_bus = (bus, "") if bus is not None else await _reach_bus(resources, settings)
+            reached.append((found, no_bus, await _transports(resources, settings, found, device)))
         except Exception as error:  # the operator's mistake: no need to wait for the build
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -190,6 +211,7 @@ async def _transports(
         connections=settings.connections,
         lend_bytes_per_second=settings.lend_gbps * 1e9,
         io_seconds=settings.io_seconds,
+        device=device,
     )
     opened: dict[str, Transport] = {}
     for name in chosen or await anyio.to_thread.run_sync(registry.names, "transports"):

@@ -35,6 +35,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         total=event.chunks,
         partial=event.partial,
         chunk_bytes=event.chunk_bytes,
+        transports=event.transports,
         patience=state.journey.limits.patience,
     )
     return moves.seek(journey, at)

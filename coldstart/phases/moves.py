@@ -65,7 +65,7 @@ def seek(journey: Journey, at: float) -> Move:
         return load(detour(journey, "the loader took too long"), leading=False)
     journey = replace(journey, attempt=journey.attempt + 1)
     return Discovering(journey, since=at), (
-        ClaimSource(journey.attempt, journey.excluded),
+        ClaimSource(journey.attempt, journey.excluded, journey.failed),
         Arm(Timer.PATIENCE, journey.patience),
     )
 
@@ -94,7 +94,7 @@ def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
 def pull(journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float) -> Move:
     """Fetch what is missing from the source."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
-    return Transferring(journey, source, pace, len(journey.verified)), (
+    return Transferring(journey, source, pace, len(journey.verified), offer.transport), (
         Disarm(Timer.PATIENCE),
         Disarm(Timer.ANSWER),
         Pull(journey.attempt, source, offer.transport, offer.ticket, offer.number, journey.missing),
@@ -110,7 +110,7 @@ def watch(journey: Journey, pace: Pace) -> Arm:
 def abandon(state: Transferring, reason: str) -> Move:
     """End the pull; go on when it is quiet."""
     journey = state.journey
-    return Abandoning(journey, state.source, state.pace, state.had, reason), (
+    return Abandoning(journey, state.source, state.pace, state.had, reason, state.transport), (
         Abandon(journey.attempt),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),
@@ -123,6 +123,23 @@ def lose(state: Transferring | Abandoning, at: float) -> Journey:
     kept = (len(journey.verified) - state.had) * journey.chunk_bytes
     lost = state.pace.lost(kept, journey.limits.floor, at)
     return replace(journey, patience=max(0.0, journey.patience - lost))
+
+
+def leave_transfer(state: Transferring | Abandoning, reason: str, at: float) -> Move:
+    """The transfer is no use: where nothing landed, its transport may be to blame, and the source has others."""
+    journey = lose(state, at)
+    if state.pace.landed or not _others(journey, state.source, state.transport):
+        return leave_source(journey, state.source, reason, at)
+    journey = replace(journey, failed=(*journey.failed, state.transport))
+    journey = detour(journey, f"{state.source.worker}: {reason} over {state.transport}")
+    after, effects = seek(journey, at)
+    return after, (Release(state.journey.attempt, state.source.worker, reason), *effects)
+
+
+def _others(journey: Journey, source: Advert, transport: str) -> bool:
+    """Whether the source can be read over another transport than ``transport``."""
+    left = set(journey.transports) - {transport, *journey.failed}
+    return bool(left.intersection(source.transports))
 
 
 def leave_source(journey: Journey, source: Advert, reason: str, at: float) -> Move:

@@ -54,6 +54,8 @@ class Journey(msgspec.Struct, frozen=True):
         verified: chunks whose digest was right.
         origins: where each verified chunk came from, by worker or :data:`STORAGE`.
         attempt: number of the current try; grows, never repeats.
+        transports: ours, as long as none has failed.
+        failed: transports over which nothing ever landed; not used again in this start.
         tries: sources that were given a chance.
         excluded: workers never asked again.
         patience: seconds that may still be lost on peers and coordination.
@@ -70,6 +72,8 @@ class Journey(msgspec.Struct, frozen=True):
     verified: Chunks = Chunks()
     origins: tuple[tuple[str, Chunks], ...] = ()
     attempt: int = 0
+    transports: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     tries: int = 0
     excluded: tuple[str, ...] = ()
     patience: float = 0.0
@@ -150,6 +154,7 @@ class Transferring(State, frozen=True):
     source: Advert
     pace: Pace
     had: int
+    transport: str = ""
 
 
 class Abandoning(State, frozen=True):
@@ -159,6 +164,7 @@ class Abandoning(State, frozen=True):
     pace: Pace
     had: int
     reason: str
+    transport: str = ""
 
 
 class Replacing(State, frozen=True):

@@ -57,7 +57,7 @@ def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
         return _replace_memory(state, event.reason or "not quiet", at)
     if state.journey.complete:
         return moves.check(state.journey, state.source)
-    left, effects = moves.leave_source(moves.lose(state, at), state.source, event.reason or "ended early", at)
+    left, effects = moves.leave_transfer(state, event.reason or "ended early", at)
     return left, (Disarm(Timer.STALL), *effects)
 
 
@@ -90,7 +90,7 @@ def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
     if state.journey.complete:
         after, effects = moves.check(state.journey, state.source)
     else:
-        after, effects = moves.leave_source(moves.lose(state, at), state.source, state.reason, at)
+        after, effects = moves.leave_transfer(state, state.reason, at)
     return after, (Disarm(Timer.QUIET), *effects)
 
 

@@ -103,7 +103,7 @@ class Process:
         """Skeleton and memory are ready."""
         scenario = self.world.scenario
         self.world.store.inboxes[self.inbox] = self
-        self.post(events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes))
+        self.post(events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes, ("sim",)))
 
     def kill(self, *, silent: bool = False) -> None:
         """End at once; if ``silent``, peers see no closed connection either."""
