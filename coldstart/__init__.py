@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from coldstart.phases.states import Phase as Phase
     from coldstart.replica import Replica as Replica
     from coldstart.replica import join as join
+    from coldstart.replica import lend as lend
     from coldstart.report import Attempt as Attempt
     from coldstart.report import Progress as Progress
     from coldstart.report import Report as Report
@@ -60,6 +61,7 @@ _HOME = {
     "TruthConflict": "errors",
     "UnknownPlugin": "errors",
     "join": "replica",
+    "lend": "replica",
 }
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "UnknownPlugin",
     "__version__",
     "join",
+    "lend",
 ]
 
 

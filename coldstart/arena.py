@@ -56,7 +56,7 @@ class Arena:
         self._lock = threading.Lock()
         self._retired: list[torch.Tensor] = []
         self._adopted: list[tuple[torch.Tensor, Tensor]] = []
-        self._staging = _Staging(self._device) if self._device.type == "cuda" else None
+        self._staging = Staging(self._device) if self._device.type == "cuda" else None
         self._flat, self._lent = _allocate(layout.nbytes, self._device)
 
     @property
@@ -116,16 +116,16 @@ class Arena:
         yield [self._lent[span.offset : span.end]]
 
     @contextmanager
-    def _reading_device(self, span: Span, staging: _Staging) -> Iterator[Sequence[memoryview]]:
+    def _reading_device(self, span: Span, staging: Staging) -> Iterator[Sequence[memoryview]]:
         with staging.buffer(span.length) as buffer:
-            buffer.fetch(self._flat[span.offset : span.end])
+            buffer.fetch([(0, self._flat[span.offset : span.end])])
             for part, holds_weights in self._parts(span):
                 if not holds_weights:
                     buffer.host[part.offset - span.offset : part.end - span.offset] = _ZEROS[: part.length]
             yield [buffer.host.toreadonly()]
 
     @contextmanager
-    def _writing_device(self, span: Span, staging: _Staging) -> Iterator[Sequence[memoryview]]:
+    def _writing_device(self, span: Span, staging: Staging) -> Iterator[Sequence[memoryview]]:
         flat = self._flat
         with staging.buffer(span.length) as buffer:
             yield [buffer.host]
@@ -247,10 +247,11 @@ class _Buffer:
         """Show only the first ``length`` bytes as :attr:`host`."""
         self.host = self._all[:length]
 
-    def fetch(self, memory: torch.Tensor) -> None:
-        """Copy device bytes into :attr:`host`; returns when they are there."""
+    def fetch(self, parts: Iterable[tuple[int, torch.Tensor]]) -> None:
+        """Copy device bytes into :attr:`host`, each part to its place; returns when they are there."""
         with torch.cuda.stream(self._stream):
-            self._pinned[: memory.numel()].copy_(memory, non_blocking=True)
+            for at, memory in parts:
+                self._pinned[at : at + memory.numel()].copy_(memory, non_blocking=True)
         self._stream.synchronize()
 
     def store(self, memory: torch.Tensor) -> None:
@@ -260,7 +261,7 @@ class _Buffer:
         self._stream.synchronize()
 
 
-class _Staging:
+class Staging:
     """The pinned buffers of one device. Any thread."""
 
     def __init__(self, device: torch.device) -> None:

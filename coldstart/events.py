@@ -62,13 +62,15 @@ class Started(Event, frozen=True):
 
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
-    ``transports``: names of ours, in order of preference.
+    ``transports``: names of ours, in order of preference. ``loaded``: the host has filled the memory
+    itself; it is only to be proven and lent.
     """
 
     chunks: int
     partial: bool = True
     chunk_bytes: int = 0
     transports: tuple[str, ...] = ()
+    loaded: bool = False
 
 
 class SourceClaimed(AttemptEvent, frozen=True):
@@ -110,7 +112,9 @@ class FleetChanged(Event, frozen=True):
 
 
 class TruthReceived(AttemptEvent, frozen=True):
-    """The truth record is here and matches its root."""
+    """The truth record is here and matches its root; ``root`` where that was not known before."""
+
+    root: str = ""
 
 
 class TruthMissed(AttemptEvent, frozen=True):

@@ -135,8 +135,8 @@ MAX_TRUTH_BYTES = 64 * 1024 * 1024
 """Larger records are refused before decoding (4,608 tensors and 1,000 chunks need under 1 MB)."""
 
 
-def decode_truth(data: bytes, *, shard: str, root: str) -> Truth:
-    """A truth record from the bus, checked against the root it was announced under.
+def decode_truth(data: bytes, *, shard: str, root: str = "") -> Truth:
+    """A truth record from the bus, checked against the root it was announced under, if it was.
 
     Raises:
         IntegrityError: too large, malformed, of another shard, or not matching ``root``.
@@ -147,7 +147,7 @@ def decode_truth(data: bytes, *, shard: str, root: str) -> Truth:
         truth = msgspec.msgpack.decode(data, type=Truth)
     except msgspec.DecodeError as error:
         raise IntegrityError(f"truth record for shard {shard[:8]} is malformed: {error}") from error
-    if truth.shard != shard or truth.root != root:
+    if truth.shard != shard or (root and truth.root != root):
         raise IntegrityError(f"truth record for shard {shard[:8]} does not match its announced root {root[:12]}")
     if truth.layout.chunk_bytes <= 0 or any(nbytes <= 0 for nbytes in truth.layout.storages):
         raise IntegrityError(f"truth record for shard {shard[:8]} has a layout that cannot be")

@@ -37,6 +37,11 @@ class Storage(Protocol):
     @property
     def partial(self) -> bool: ...
 
+    @property
+    def loaded(self) -> bool:
+        """Whether everything is in the memory already; ``read`` then brings nothing."""
+        ...
+
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """Bring the bytes of ``spans`` into the target memory; raises ColdstartError."""
         ...
@@ -147,9 +152,9 @@ class Joining:
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
         target, truth = self._target, None
-        if effect.root:
+        if effect.root or target.storage.loaded:
             try:
-                truth = await self._truths.named(effect.root)
+                truth = await self._known_truth(effect)
             except (BusError, IntegrityError) as error:  # no reason not to start from our own storage
                 self.post(events.TruthMissed(effect.attempt, str(error)))
         # A reader that touches everything makes even verified chunks unproven again.
@@ -162,6 +167,15 @@ class Joining:
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
             await self._land(effect.attempt, chunks, move, truth, None)
+
+    async def _known_truth(self, effect: effects.ReadStorage) -> Truth | None:
+        """The truth that the machine named; for memory that was filled by others, any that is published."""
+        if effect.root:
+            return await self._truths.named(effect.root)
+        truth = await self._truths.published_now()
+        if truth is not None:
+            self.post(events.TruthReceived(effect.attempt, truth.root))
+        return truth
 
     async def _land(
         self,

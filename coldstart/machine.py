@@ -79,6 +79,7 @@ def _stale(event: Event) -> tuple[Effect, ...]:
 
 EDGES = (
     (Phase.IDLE, Phase.DISCOVER),
+    (Phase.IDLE, Phase.FALLBACK),
     (Phase.DISCOVER, Phase.HANDSHAKE),
     (Phase.DISCOVER, Phase.FALLBACK),
     (Phase.DISCOVER, Phase.FAILED),

@@ -89,7 +89,8 @@ class Node:
         station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus)
         truths = Truths(station, layout, algorithm)
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
-        self._started = Started(layout.chunks, target.storage.partial, layout.chunk_bytes, names)
+        storage = target.storage
+        self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
         self._claiming = Claiming(station, truths, names, carrier)
         self._joining = Joining(target, self._claiming, truths, means.transports)
         self._lending = Lending(

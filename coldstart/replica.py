@@ -1,4 +1,4 @@
-"""The public API: ``async with coldstart.join(...) as replica``.
+"""The public API: ``async with coldstart.join(...) as replica``, and ``lend`` for weights that are loaded.
 
 Decides what a host sees and when it has to wait. Installs no signal handlers, no global
 providers, and does nothing slow on the loop: building, and importing heavy libraries, happens
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import anyio
 
@@ -168,25 +168,83 @@ async def join(
         ConfigError: a setting, the checkpoint, or a name is wrong.
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
+    order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
+    async with _replica(order, worker, redis, settings, bus, on_progress) as replica:
+        if wait:
+            await replica.ready()
+        yield replica
+
+
+@asynccontextmanager
+async def lend(
+    module: Module,
+    checkpoint: str | Path,
+    *,
+    skeleton: SkeletonChoice = "auto",
+    dtype: str = "",
+    device: str = "cpu",
+    rank: Rank | None = None,
+    revision: str = "",
+    worker: str = "",
+    redis: str | None = None,
+    settings: Settings | None = None,
+    bus: Bus | None = None,
+) -> AsyncIterator[Replica]:
+    """Lend the weights of a module that was loaded in another way, from where they lie.
+
+    For engines that load by themselves. The block is entered when every byte has been digested:
+    equal to the published truth, or published as the truth where there is none yet. Arguments as in
+    :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use.
+
+    Raises:
+        SkeletonError: the module is not what the builder makes from this checkpoint.
+        TruthConflict: its bytes are not those that the fleet has verified.
+        ConfigError, ColdStartFailed: as :func:`join`.
+    """
+    order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
+    async with _replica(order, worker, redis, settings, bus, None) as replica:
+        await replica.ready()
+        yield replica
+
+
+class _Order(NamedTuple):
+    """What :class:`coldstart.skeletons.assembly.Order` is made of, before torch is imported."""
+
+    checkpoint: str | Path
+    skeleton: SkeletonChoice
+    dtype: str
+    device: str
+    rank: Rank | None
+    revision: str
+    loaded: Module | None = None
+
+    def build(self) -> Built:
+        """Blocks; the first call in a process imports torch."""
+        assembly = import_module("coldstart.skeletons.assembly")
+        order = assembly.Order(Path(self.checkpoint), *self[1:4], self.rank or Rank(), self.revision, self.loaded)
+        return cast("Built", assembly.build(order))
+
+
+@asynccontextmanager
+async def _replica(
+    order: _Order,
+    worker: str,
+    redis: str | None,
+    settings: Settings | None,
+    bus: Bus | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> AsyncIterator[Replica]:
+    """A replica under way; it is left, or closed after an error, when the block ends."""
     name = worker or _own_name()
     if not is_id(name):
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
-
-    def build() -> Built:
-        assembly = import_module("coldstart.skeletons.assembly")
-        order = assembly.Order(Path(checkpoint), skeleton, dtype, device, rank or Rank(), revision)
-        return cast("Built", assembly.build(order))
-
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(build, name, device, chosen, bus, on_progress)
+    session = Session(order.build, name, order.device, chosen, bus, on_progress)
     session.begin()
-    replica = Replica(name, session)
     try:
-        if wait:
-            await replica.ready()
-        yield replica
+        yield Replica(name, session)
         await session.leave()
     finally:
         with anyio.CancelScope(shield=True):

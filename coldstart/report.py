@@ -19,6 +19,8 @@ from coldstart.events import (
     OfferReceived,
     PullEnded,
     SourceClaimed,
+    Started,
+    TruthReceived,
     TruthUnpublished,
 )
 from coldstart.layout import Layout
@@ -37,7 +39,7 @@ from coldstart.plan import payload_of
 from coldstart.ports import Advert
 from coldstart.runner import Entry
 
-Path = Literal["storage", "peer", "mixed", "none"]
+Path = Literal["storage", "peer", "mixed", "loaded", "none"]
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -63,7 +65,8 @@ class Report(msgspec.Struct, frozen=True):
     """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
 
     ``verified`` is true only once SERVE was entered; ``against`` says what the bytes were compared with:
-    ``published truth``, or ``own storage read`` where this worker made the truth.
+    ``published truth``, or ``own storage read`` where this worker made the truth. ``path`` is ``loaded``
+    where the host filled the memory itself.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
@@ -130,7 +133,7 @@ class Recorder:
         self._skipped: dict[str, str] = {}
         self._landed = 0
         self._landed_in_phase = 0
-        self._own_truth = False
+        self._own_truth = self._loaded = False
         self._served = False
         self._transport = self._route = ""
         self._state: State | None = None
@@ -164,6 +167,10 @@ class Recorder:
                 self._route = route
             case TruthUnpublished():
                 self._own_truth = True
+            case Started(loaded=loaded):
+                self._loaded = loaded
+            case TruthReceived():
+                self._own_truth = False
             case _:
                 pass
         if isinstance(entry.after, Loading) and not entry.after.journey.root:
@@ -235,7 +242,7 @@ class Recorder:
             shard=self._shard,
             model=self._model,
             state=phase,
-            path=_path(peer, storage),
+            path="loaded" if self._loaded and storage else _path(peer, storage),
             verified=self._served and journey is not None and journey.complete,
             against="own storage read" if self._own_truth else "published truth",
             sources=peers,

@@ -46,13 +46,25 @@ class Truths:
         data = await station.bus.fetch_truth(station.key, station.lineage)
         if data is None:
             raise IntegrityError(f"the truth of {station.shard} is announced but missing")
-        truth = decode_truth(data, shard=station.key, root=root)
+        return self._taken(data, root)
+
+    def _taken(self, data: bytes, root: str = "") -> Truth:
+        """The record in ``data``, checked, as what is known from now on."""
+        truth = decode_truth(data, shard=self._station.key, root=root)
         if truth.layout != self._layout:
             raise IntegrityError(f"layout differs: {'; '.join(differences(self._layout, truth.layout))}")
         if truth.algorithm != self._algorithm:
             raise IntegrityError(f"truth is in {truth.algorithm} digests, this worker computes {self._algorithm}")
         self.known, self.published = truth, True
         return truth
+
+    async def published_now(self) -> Truth | None:
+        """The truth that is published for our shard and layout, if any. Raises as :meth:`named` does."""
+        station = self._station
+        if station.bus is None:
+            return None
+        data = await station.bus.fetch_truth(station.key, station.lineage)
+        return None if data is None else self._taken(data)
 
     def make(self, digests: Sequence[bytes]) -> Truth:
         """Our own truth, from the digests of all chunks as storage gave them."""

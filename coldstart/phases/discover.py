@@ -29,7 +29,7 @@ PAUSE = 0.05
 
 
 def started(state: Idle, event: Started, at: float) -> Move:
-    """Skeleton and memory are ready: look for a source."""
+    """Skeleton and memory are ready: look for a source, unless the weights are here already."""
     journey = replace(
         state.journey,
         total=event.chunks,
@@ -38,7 +38,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         transports=event.transports,
         patience=state.journey.limits.patience,
     )
-    return moves.seek(journey, at)
+    return moves.load(journey, leading=False) if event.loaded else moves.seek(journey, at)
 
 
 def source_claimed(state: Discovering, event: SourceClaimed, at: float) -> Move:

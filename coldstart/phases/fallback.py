@@ -19,9 +19,16 @@ from coldstart.events import (
     PullEnded,
     Timer,
     TruthMissed,
+    TruthReceived,
 )
 from coldstart.phases import groups, moves
 from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
+
+
+def truth_received(state: Loading, event: TruthReceived, at: float) -> Move:
+    """Nobody told us of it before: what is in memory must agree with it."""
+    root = event.root or state.journey.root
+    return replace(state, journey=replace(state.journey, root=root, fetched=root)), ()
 
 
 def truth_missed(state: Loading, event: TruthMissed, at: float) -> Move:
@@ -40,7 +47,7 @@ def chunk_verified(state: Loading, event: ChunkVerified, at: float) -> Move:
 
 def chunk_corrupted(state: Loading, event: ChunkCorrupted, at: float) -> Move:
     """Our storage disagrees with the truth that another storage reader published."""
-    reason = f"chunk {event.chunk} read from storage differs from the published truth"
+    reason = f"chunk {event.chunk} of our own copy differs from the published truth"
     return moves.stop_load(state.journey, Failure.CONFLICT, reason)
 
 
@@ -88,6 +95,7 @@ PAGES = (
     Page(
         Loading,
         handled={
+            TruthReceived: truth_received,
             TruthMissed: truth_missed,
             BytesLanded: bytes_landed,
             ChunkVerified: chunk_verified,
@@ -97,12 +105,12 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=frozenset({FleetChanged}),
-        illegal=_ILLEGAL - {TruthMissed},
+        illegal=_ILLEGAL - groups.TRUTH_ANSWERS,
     ),
     Page(
         LoadFailing,
         handled={PullEnded: stopped, Expired: never_stopped, DrainRequested: drain_requested},
-        ignored=frozenset({TruthMissed, BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged}),
-        illegal=_ILLEGAL - {TruthMissed},
+        ignored=groups.TRUTH_ANSWERS | {BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged},
+        illegal=_ILLEGAL - groups.TRUTH_ANSWERS,
     ),
 )

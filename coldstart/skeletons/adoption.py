@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from coldstart.arena import Arena, settle
+from coldstart.arena import Arena, device_of, settle
 from coldstart.errors import ConfigError, SkeletonError
-from coldstart.layout import CHUNK_UNIT, MIN_CHUNK, Layout, Tensor, chunk_bytes_for
+from coldstart.inplace import InPlace
+from coldstart.layout import CHUNK_UNIT, MIN_CHUNK, Layout, Tensor, chunk_bytes_for, differences
 
 # Typed here because torch leaves the first untyped and narrows types with the second.
 _swap: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
@@ -147,6 +148,31 @@ def adopt(module: nn.Module, carried: Mapping[str, object], device: str, chunk_b
             arena.adopted(exchange(module, tensor, view), placed)
         settle(torch.device(arena.device))
     return arena
+
+
+def in_place(module: nn.Module, wanted: Mapping[str, object], device: str) -> InPlace:
+    """The memory of a loaded ``module``: its tensors of the names in ``wanted``, where they lie.
+
+    Args:
+        wanted: the carried tensors of a skeleton of the same family, for comparison.
+
+    Raises:
+        SkeletonError: a tensor is missing, lies elsewhere, or is not what a joiner will have.
+    """
+    held: dict[str, torch.Tensor] = dict(module.named_buffers(remove_duplicate=False))
+    held.update(module.named_parameters(remove_duplicate=False))
+    where = device_of(device)
+    skeleton = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
+    if missing := [name for name in skeleton if name not in held]:
+        raise SkeletonError(f"the loaded module has no {missing[0]}", advice="lend it with the builder that fits it")
+    tensors = {name: held[name].detach() for name in skeleton}
+    if elsewhere := [name for name, tensor in tensors.items() if tensor.device != where]:
+        name = elsewhere[0]
+        raise SkeletonError(f"{name} is on {tensors[name].device}, not on {where}", advice="say device=")
+    layout = layout_of(tensors)
+    if found := differences(layout, layout_of(skeleton)):
+        raise SkeletonError(f"the loaded module is not what its builder makes: {'; '.join(found)}")
+    return InPlace(layout, tensors, where)
 
 
 def exchange(module: nn.Module, tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:

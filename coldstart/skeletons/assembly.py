@@ -8,7 +8,7 @@ peers or the bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import cast
@@ -24,9 +24,10 @@ from coldstart.checkpoint import read_checkpoint
 from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import ModelVersion, Shard
+from coldstart.inplace import InPlace
 from coldstart.layout import Span
 from coldstart.ports import Answering, Checkpoint, Landed, Rank, Skeleton
-from coldstart.skeletons.adoption import adopt
+from coldstart.skeletons.adoption import adopt, in_place
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports.storage import Placement, StorageTransport, place
 
@@ -46,6 +47,8 @@ class Order(msgspec.Struct, frozen=True):
     device: str = "cpu"
     rank: Rank = Rank()
     revision: str = ""
+    loaded: nn.Module | None = None
+    """A module that somebody else has loaded; it is lent where it lies."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -55,9 +58,9 @@ class Built(msgspec.Struct, frozen=True):
     skeleton: Skeleton[nn.Module]
     checkpoint: Checkpoint
     shard: Shard
-    arena: Arena
+    arena: Arena | InPlace
     digester: ChunkDigester
-    storage: StorageReader
+    storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
 
 
@@ -66,6 +69,8 @@ class StorageReader:
 
     ``partial`` says which; ``reason`` why not.
     """
+
+    loaded = False
 
     def __init__(
         self, skeleton: Skeleton[nn.Module], module: nn.Module, checkpoint: Checkpoint, arena: Arena
@@ -90,6 +95,20 @@ class StorageReader:
             self._skeleton.load(self._module, self._checkpoint)
 
 
+class Loaded:
+    """The storage of weights that are in memory already."""
+
+    partial, loaded = True, True
+
+    def __init__(self, memory: InPlace) -> None:
+        self._memory = memory
+
+    async def read(self, spans: Sequence[Span], landed: Landed) -> None:
+        """Everything asked for is here; whether it is right is for the digest to say."""
+        for span in spans:
+            landed(span)
+
+
 def build(order: Order) -> Built:
     """Read the checkpoint's headers, build the skeleton and give it its memory.
 
@@ -109,15 +128,10 @@ def build(order: Order) -> Built:
     carried = dict(skeleton.carried(module))
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
+    if order.loaded is not None:
+        return _in_place(order, order.loaded, skeleton, checkpoint, carried, digester)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)
-    version = ModelVersion(
-        name=order.checkpoint.resolve().name,
-        checkpoint=checkpoint.fingerprint,
-        skeleton=skeleton.identity,
-        dtype=order.dtype,
-        revision=order.revision,
-    )
 
     def self_check() -> Sequence[str]:
         return skeleton.self_check(module)
@@ -126,12 +140,49 @@ def build(order: Order) -> Built:
         module=module,
         skeleton=skeleton,
         checkpoint=checkpoint,
-        shard=Shard(version, order.rank),
+        shard=_shard(order, skeleton, checkpoint),
         arena=arena,
         digester=digester,
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
     )
+
+
+def _in_place(
+    order: Order,
+    module: nn.Module,
+    skeleton: Skeleton[nn.Module],
+    checkpoint: Checkpoint,
+    wanted: Mapping[str, object],
+    digester: ChunkDigester,
+) -> Built:
+    """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
+    memory = in_place(module, wanted, order.device)
+
+    def self_check() -> Sequence[str]:
+        return memory.moved()
+
+    return Built(
+        module=module,
+        skeleton=skeleton,
+        checkpoint=checkpoint,
+        shard=_shard(order, skeleton, checkpoint),
+        arena=memory,
+        digester=digester,
+        storage=Loaded(memory),
+        self_check=self_check,
+    )
+
+
+def _shard(order: Order, skeleton: Skeleton[nn.Module], checkpoint: Checkpoint) -> Shard:
+    version = ModelVersion(
+        name=order.checkpoint.resolve().name,
+        checkpoint=checkpoint.fingerprint,
+        skeleton=skeleton.identity,
+        dtype=order.dtype,
+        revision=order.revision,
+    )
+    return Shard(version, order.rank)
 
 
 def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:

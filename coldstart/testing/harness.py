@@ -111,6 +111,7 @@ class FakeStorage:
     ) -> None:
         self.held, self.seconds, self.partial = held, seconds, partial
         self.limit, self.error = limit, error
+        self.loaded = False
         self.into: Memory = held
         self.reads: list[tuple[Span, ...]] = []
         self.read_bytes = 0
