@@ -28,7 +28,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         host: address at which peers reach this worker; empty: the one that routes to the store.
         namespace: prefix of all keys, to share a store between fleets.
         directory: where the embedded Valkey lives; empty: the user's runtime directory.
-        transports: comma-separated names in order of preference; empty: all that are usable.
+        transports: comma-separated names in order of preference; empty: all that are usable,
+            the quicker kind of link first.
         slots: how many joiners may pull from this worker at one time.
         lend_gbps: cap on what this worker sends, in 10^9 bytes per second; 0: none.
         connections: parallel connections per pull.

@@ -18,8 +18,8 @@ END = "<!-- states: end -->"
 
 def mermaid() -> str:
     """The diagram as a fenced Mermaid block."""
-    lines = ["```mermaid", "stateDiagram-v2", "    direction LR", f"    [*] --> {EDGES[0][1]}"]
-    lines += [f"    {before} --> {after}" for before, after in EDGES if before is not Phase.IDLE]
+    lines = ["```mermaid", "stateDiagram-v2", "    direction LR"]
+    lines += [f"    {'[*]' if before is Phase.IDLE else before} --> {after}" for before, after in EDGES]
     lines += ["    FAILED --> [*]", "    GONE --> [*]", "```"]
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.joining import Target
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
-from coldstart.ports import Bus, Preparing, Transport, TransportSettings
+from coldstart.ports import Bus, Link, Preparing, Transport, TransportSettings
 from coldstart.report import Recorder
 from coldstart.runner import Observer
 from coldstart.source import Source
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from coldstart.skeletons.assembly import Built
 
 LOOPBACK = "127.0.0.1"
+LINKS: tuple[Link, ...] = ("nvlink", "rdma", "memory", "tcp", "storage")
+"""Kinds of links, the quickest first, as far as the kind says."""
 WARM_SECONDS = 0.25
 """A store that takes longer to connect to is left to the first claim, whose time is patience's."""
 
@@ -238,7 +240,13 @@ async def _transports(
                 raise PluginUnavailable(f"transport {name!r} cannot serve {device} memory between peers")
             continue
         opened[name] = transport
-    return opened
+    return opened if chosen else dict(sorted(opened.items(), key=_preference))
+
+
+def _preference(item: tuple[str, Transport]) -> tuple[int, bool, str]:
+    """Without the operator's order: the quicker kind of link first; among equals ours, then by name."""
+    name, transport = item
+    return LINKS.index(transport.traits.link), name != "tcp", name
 
 
 def _host(settings: Settings, bus: Bus | None) -> str:
