@@ -1,6 +1,6 @@
 """One process of ``coldstart simulate``: plays the seeds that come on stdin, a line each.
 
-Decides what a failed run brings along: the part of its journal that led to the first violation.
+Decides what a failed run brings along: the part of its journal that led to its first violation.
 Whatever a run raises is a violation, too. Ends with its stdin. ``simulate_jobs.py`` starts it;
 ``simulate_words.py`` has what is said.
 """
@@ -38,14 +38,21 @@ def play(scenario: Scenario, seed: int, *, journal: bool) -> Played:
         if again.trace_hash != outcome.trace_hash:
             differs = Violation("same seed, same run", 0.0, "", "played again, this seed took another course")
             outcome = replace(outcome, violations=(*outcome.violations, differs))
-        outcome = replace(outcome, journal=_leading_to(outcome.violations[0].at, again.journal))
+        outcome = replace(outcome, journal=_leading_to(outcome.violations[0], again.journal))
     return Played(outcome, spent)
 
 
-def _leading_to(moment: float, journal: tuple[str, ...]) -> tuple[str, ...]:
-    """The last lines up to ``moment``; each begins with its own."""
-    until = f"{moment:.4f}"
-    return tuple(line for line in journal if float(line.split(maxsplit=1)[0]) <= float(until))[-LAST:]
+def _leading_to(violation: Violation, journal: tuple[str, ...]) -> tuple[str, ...]:
+    """The last lines up to ``violation`` that name its worker, or what befell the fleet.
+
+    A line begins with its moment and with who it is about, ``*`` for the fleet.
+    """
+    until, told = round(violation.at, 4), []
+    for line in journal:
+        moment, whom, _ = line.split(maxsplit=2)
+        if float(moment) <= until and (whom == "*" or violation.worker in line):
+            told.append(line)
+    return tuple(told[-LAST:])
 
 
 def _broken(seed: int, error: Exception) -> Outcome:
