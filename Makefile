@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench diagram clean
+.PHONY: help demo test lint types unit soak bench diagram clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ types: $(READY) ## mypy --strict
 
 unit: $(READY) ## all tests, fast ones first
 	@$(BIN)/pytest
+
+soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
+	@$(BIN)/python docs/simulator_page.py soak $(FIRST)
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench

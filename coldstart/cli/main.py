@@ -158,6 +158,38 @@ def bench(
     _be_heard()
 
 
+@app.command()
+def simulate(
+    workers: Annotated[int, typer.Option(help="Workers of a rollout.")] = 64,
+    seeds: Annotated[str, typer.Option(metavar="A..B", help="Seeds to play, both ends included, or one.")] = "0..99",
+    faults: Annotated[str, typer.Option(metavar="A,B", help="Kinds of faults to draw from; all, or none.")] = "all",
+    jobs: Annotated[int | None, typer.Option(help="Processes to spread the seeds over. Default: one a core.")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Chunks of the model.")] = None,
+    chunk_mib: Annotated[int | None, typer.Option(help="Size of a chunk, in MiB.")] = None,
+    spread: Annotated[float | None, typer.Option(help="Seconds within which a rollout starts.")] = None,
+    storage_gbps: Annotated[float | None, typer.Option(help="Rate of a storage read, in GB/s.")] = None,
+    link_gbps: Annotated[float | None, typer.Option(help="Rate of a source's link, in GB/s.")] = None,
+    slots: Annotated[int | None, typer.Option(help="How many joiners may pull from a worker at one time.")] = None,
+    patience: Annotated[float | None, typer.Option(help="Seconds a joiner may lose before it reads storage.")] = None,
+    strikes: Annotated[int | None, typer.Option(help="Faults in one run.")] = None,
+    journal: Annotated[bool, typer.Option("--journal", help="Show every step; of one seed.")] = False,
+    json: Json = False,
+) -> None:
+    """Play rollouts in virtual time with the real state machines, let faults strike, and check every promise.
+
+    The same seed is the same run, everywhere. Exit code 0 if every promise held, 10 if one was broken: then
+    each failing seed is shown with its violations, what led to them, and the command that plays it again.
+    """
+    from coldstart.cli import simulate as module
+    from coldstart.cli.simulate_words import Asked, faults_of, seeds_of
+
+    asked = Asked(
+        workers, faults_of(faults), chunks, chunk_mib, spread, storage_gbps, link_gbps, slots, patience, strikes
+    )
+    module.run(asked, seeds_of(seeds), jobs=jobs, journal=journal, json=json)
+    _be_heard()
+
+
 def _be_heard() -> None:
     """End with exit code 1 if the result could not be written."""
     if output.is_lost():
