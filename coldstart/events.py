@@ -230,7 +230,9 @@ class LendingStarted(Event, frozen=True):
 
 
 class Advertised(Event, frozen=True):
-    """The advert stands until its lease ends."""
+    """The advert stands until its lease ends; ``struck`` if nobody is sent here for all that."""
+
+    struck: bool = False
 
 
 class AdvertFailed(Event, frozen=True):

@@ -176,7 +176,7 @@ class Lending:
             await self._advertised()
         lost = self._epoch not in ("", standing.epoch) or standing.root != self._truths.known.root
         self._epoch = standing.epoch
-        self.post(events.StoreRenewed() if lost else events.Advertised())
+        self.post(events.StoreRenewed() if lost else events.Advertised(standing.struck))
 
     async def _publish(self) -> None:
         """Make sure that the store knows the truth that our weights equal."""

@@ -478,13 +478,14 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a store knows: which life it is in, and the root of the published truth, if any.
+    """What a store knows: which life it is in, the root of the published truth, and whether we are struck.
 
     A store that fell back to an earlier state is in the same life and may have lost the truth.
     """
 
     epoch: str
     root: str
+    struck: bool = False
 
 
 class Bus(Protocol):

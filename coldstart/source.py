@@ -37,6 +37,9 @@ NO_SIGN_OF_LIFE = "no sign of life"
 """Outcome of a grant whose joiner fell silent."""
 
 
+EVERYTHING = -1
+"""A doubt of which nobody has said what chunk it concerns."""
+
 MAX_DOUBTS = 16
 """Chunks that wait to be inspected, at most."""
 
@@ -101,6 +104,8 @@ class Source(msgspec.Struct, frozen=True):
     """Grows when doubted weights have been digested anew and were right."""
     doubts: tuple[int, ...] = ()
     """Chunks that joiners found wrong and that are being inspected, the first one now."""
+    suspected: bool = False
+    """Struck at the last renewal, for no reason that we know."""
     grants: tuple[Grantee, ...] = ()
 
     def grantee(self, transfer: str) -> Grantee | None:
@@ -125,7 +130,14 @@ def lending_started(source: Source, event: events.LendingStarted) -> Move:
 
 
 def advertised(source: Source, event: events.Advertised) -> Move:
-    return source, (Arm(Timer.RENEW, source.terms.lease / 3),)
+    """Who is struck at two renewals in a row has missed the letter that says why: all must be inspected."""
+    renew = Arm(Timer.RENEW, source.terms.lease / 3)
+    if not event.struck or source.doubts or source.mode is not Mode.OPEN:
+        return replace(source, suspected=False) if source.suspected else source, (renew,)
+    if not source.suspected:
+        return replace(source, suspected=True), (renew,)
+    doubting = replace(source, suspected=False, doubts=(EVERYTHING,))
+    return doubting, (renew, _inspect(doubting))
 
 
 def advert_failed(source: Source, event: events.AdvertFailed) -> Move:
@@ -159,16 +171,16 @@ def doubt_received(source: Source, event: events.DoubtReceived) -> Move:
     if event.chunk in source.doubts or len(source.doubts) >= MAX_DOUBTS:
         return source, ()
     doubting = replace(source, doubts=(*source.doubts, event.chunk))
-    return doubting, () if source.doubts else (Inspect(source.generation, Chunks.of((event.chunk,))),)
+    return doubting, () if source.doubts else (_inspect(doubting),)
 
 
 def weights_proven(source: Source, event: events.WeightsProven) -> Move:
     """Say so to those who were warned of us."""
     if event.generation != source.generation:
         return source, ()
-    left = source.doubts[1:]
-    if left:
-        return replace(source, doubts=left), (Inspect(source.generation, Chunks.of(left[:1])),)
+    left = replace(source, doubts=source.doubts[1:])
+    if left.doubts:
+        return left, (_inspect(left),)
     proven = replace(source, mode=Mode.OPEN, doubts=(), proof=source.proof + 1)
     return proven, (Advertise(proven.generation, proven.proof, held=_held(proven)),)
 
@@ -353,6 +365,12 @@ def step(source: Source, event: Event, at: float) -> Move:
 def _held(source: Source) -> tuple[str, ...]:
     """The transfers whose slots are in use."""
     return tuple(grant.transfer for grant in source.grants if not grant.closing)
+
+
+def _inspect(source: Source) -> Inspect:
+    """Look at the first of the doubts."""
+    chunk = source.doubts[0]
+    return Inspect(source.generation, None if chunk == EVERYTHING else Chunks.of((chunk,)))
 
 
 def _withhold(source: Source, reason: str) -> Move:

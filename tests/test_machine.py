@@ -413,6 +413,14 @@ def test_following_a_loader_costs_no_patience_but_has_a_limit() -> None:
     assert at == LIMITS.follow
 
 
+def test_claims_that_take_long_count_as_following_when_there_is_somebody_to_follow() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.ClaimDeferred(1, "leader"), 1.5)
+    state, _ = step(state, events.Expired(Timer.RETRY), 2.0)
+    assert state.journey.followed == pytest.approx(2.0)
+    assert state.journey.patience == LIMITS.patience
+
+
 def test_a_slot_granted_too_late_is_given_back() -> None:
     state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
     state, _ = step(state, events.Expired(Timer.PATIENCE), 5.0)

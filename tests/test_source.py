@@ -65,6 +65,7 @@ def test_every_event_belongs_to_one_side_or_to_both() -> None:
 def world(source: Source) -> Iterator[Event]:
     """Everything that can happen: peers may say anything at any time."""
     yield events.Advertised()
+    yield events.Advertised(struck=True)
     yield events.AdvertFailed("bus down")
     yield events.StoreRenewed()
     yield events.WeightsChanged()
@@ -317,6 +318,19 @@ def test_a_doubt_counts_after_the_grant_has_ended_and_doubts_are_bounded() -> No
     for chunk in range(100):
         source, _ = after(source, events.DoubtReceived("ended", chunk))
     assert len(source.doubts) == MAX_DOUBTS
+
+
+def test_who_is_struck_and_does_not_know_why_inspects_everything() -> None:
+    source, asked = after(OPEN, events.Advertised(struck=True))
+    assert asked == (Arm(Timer.RENEW, TERMS.lease / 3),), "the letter may be on its way"
+    source, asked = after(source, events.Advertised(struck=True))
+    assert effects.Inspect(1, None) in asked
+    source, asked = after(source, events.Advertised(struck=True))
+    assert asked == (Arm(Timer.RENEW, TERMS.lease / 3),), "once"
+    source, asked = after(source, events.WeightsProven(1))
+    assert asked == (effects.Advertise(1, 1),)
+    told, _ = after(OPEN, events.Advertised(struck=True), events.Advertised(), events.Advertised(struck=True))
+    assert told.doubts == ()
 
 
 def test_a_change_before_lending_has_begun_keeps_it_from_beginning() -> None:

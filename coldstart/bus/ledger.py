@@ -132,7 +132,8 @@ class Ledger:
         found = self.shard(shard)
         if found.roster.advertise(advert, now, seconds, held):
             self._changed(shard)
-        return Standing(self.epoch, found.truths.get(advert.layout, ("",))[0])
+        root = found.truths.get(advert.layout, ("",))[0]
+        return Standing(self.epoch, root, found.roster.struck(advert.worker))
 
     def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):

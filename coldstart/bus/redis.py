@@ -154,7 +154,7 @@ class RedisBus:
             *held,
         )
         await self._run(scripts.INDEX, self._index, shard)
-        return Standing(fields.epoch, fields.text())
+        return Standing(fields.epoch, fields.text(), bool(fields.number()))
 
     async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)

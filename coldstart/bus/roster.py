@@ -149,6 +149,10 @@ class Roster:
         self._strikes.put(advert.worker, strike, now, SHARD_SECONDS)
         return True
 
+    def struck(self, worker: str) -> bool:
+        """Whether the advert of a worker is doubted."""
+        return self._known[worker].struck
+
     def strike(self, worker: str, incarnation: str, proof: int, now: float) -> Advert | None:
         """Doubt an advert up to its proof; returns it if it was not doubted yet. Its slots stay as they are."""
         self._settle(now)

@@ -296,7 +296,8 @@ for _, key in ipairs({KEYS[1], adverts, leases,
   redis.call('PEXPIRE', key, KEEP)
 end
 local there = redis.call('EXISTS', prefix .. 'truth:' .. layout) == 1
-return {epoch, there and redis.call('GET', prefix .. 'root:' .. layout) or ''}
+local root = there and redis.call('GET', prefix .. 'root:' .. layout) or ''
+return {epoch, root, proof > doubted(worker, incarnation) and 0 or 1}
 """,
 )
 

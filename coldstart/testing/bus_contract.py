@@ -353,6 +353,14 @@ class BusContract:
             await bus.advertise(SHARD, advert("source", proof=2), 30)
             assert not (await bus.adverts(SHARD))[0].struck
 
+    async def test_a_struck_source_is_told_so_at_every_renewal(self) -> None:
+        async with self.buses() as (bus,):
+            assert not (await bus.advertise(SHARD, advert("source"), 30)).struck
+            await bus.strike(SHARD, "source", "1", 0, b"doubt")
+            for _ in range(2):
+                assert (await bus.advertise(SHARD, advert("source"), 30)).struck
+            assert not (await bus.advertise(SHARD, advert("source", proof=1), 30)).struck
+
     async def test_a_struck_source_hears_of_it_once(self) -> None:
         async with self.buses(2) as (bus, source):
             mine = advert("source")

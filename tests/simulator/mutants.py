@@ -107,6 +107,8 @@ class Unforgiven(Process):
 
     @staticmethod
     def source_step(state: Source, event: Event, at: float) -> SourceMove:
+        if isinstance(event, events.Advertised):
+            event = events.Advertised()
         return (state, ()) if isinstance(event, events.DoubtReceived) else source.step(state, event, at)
 
 

@@ -105,7 +105,7 @@ class SourceHands:
             self.process.joining.resign()
         self.epoch = standing.epoch
         self.process.since = min(self.process.since, self.world.heap.now)
-        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised())
+        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised(standing.struck))
         self._next()
 
     def lost(self, standing: Standing) -> bool:
