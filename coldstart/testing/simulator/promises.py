@@ -78,6 +78,7 @@ class Promises:
         origins = [origin for origin, _ in journey.origins]
         path = "storage" if origins == [STORAGE] else "mixed" if STORAGE in origins else "peer"
         self.paths[path] += 1
+        self.wasted += len(journey.excluded)
         if not journey.complete:
             self.broken(WRONG, process, f"serves with {len(journey.verified)} of {journey.total} chunks verified")
         if process.memory != self.world.checkpoint.content:
