@@ -1,0 +1,27 @@
+"""A disk that breaks: faults at the one system call by which the product reads weights.
+
+``eio:N`` lets N reads through and then fails each with EIO; ``stall:N`` lets N reads through and
+then answers none. A real device that does so needs a kernel module; to the reader it is the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+
+
+def break_reads(fault: str) -> None:
+    kind, _, after = fault.partition(":")
+    good, count, read = int(after), itertools.count(), os.preadv
+
+    def broken(descriptor: int, buffers: Sequence[memoryview], offset: int, flags: int = 0) -> int:
+        if next(count) < good:
+            return read(descriptor, buffers, offset, flags)
+        if kind == "stall":
+            threading.Event().wait()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    os.preadv = broken
