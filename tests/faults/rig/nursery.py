@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -94,7 +95,8 @@ def _reap(children: dict[int, int]) -> None:
         if pid == 0:
             return
         told = children.pop(pid)
-        os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
+        with suppress(BrokenPipeError):  # nobody waits for it any more
+            os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
         os.close(told)
 
 

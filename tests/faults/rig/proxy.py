@@ -32,6 +32,7 @@ class Way:
         rate: bytes per second over all connections; 0: no limit.
         deaf: whatever is sent is lost, the end of a connection too; no error is seen.
         flip: one bit of the byte at this position of some connection is turned, once.
+        trap: the first data with these bytes in it is held back, and all after it; ``trapped`` tells.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,8 @@ class Way:
         self.deaf = False
         self.flip: int | None = None
         self.flipped = False
+        self.trap = b""
+        self.trapped = asyncio.Event()
         self.carried = 0
         self._open = asyncio.Event()
         self._open.set()
@@ -57,7 +60,12 @@ class Way:
         """Bytes to read at a time."""
         return max(1, min(_READ_BYTES, int(self.rate * _RATE_STEP))) if self.rate else _READ_BYTES
 
-    async def opened(self) -> None:
+    async def passed(self, data: bytes) -> None:
+        """Wait until ``data`` may go on."""
+        if self.trap and self.trap in data:
+            self.trap = b""
+            self.hold()
+            self.trapped.set()
         await self._open.wait()
 
     async def paced(self, count: int) -> None:
@@ -167,7 +175,7 @@ class Proxy:
             while True:
                 due, data = await late.get()
                 await asyncio.sleep(due - anyio.current_time())
-                await way.opened()
+                await way.passed(data)
                 await way.paced(len(data))
                 if way.deaf:
                     if not data:
