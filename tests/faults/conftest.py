@@ -97,6 +97,12 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-async def workers(nursery: Nursery, place: Path, weights: Path) -> AsyncIterator[Fleet]:
-    async with fleet(nursery, place, weights) as made:
+def kind() -> str:
+    """Which store; parametrize it to have both."""
+    return "valkey"
+
+
+@pytest.fixture
+async def workers(nursery: Nursery, place: Path, weights: Path, kind: str) -> AsyncIterator[Fleet]:
+    async with fleet(nursery, place, weights, kind) as made:
         yield made

@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from rig.case import Case
-from rig.fleet import PAUSE, Fleet, Worker
+from rig.fleet import PAUSE, SLOW, Fleet, Worker
 from rig.proxy import Proxy
 
 pytestmark = pytest.mark.faults
 fault = pytest.mark.fault
 
-SLOW = 0.008
-"""GB/s at which a source lends where a transfer is to last: three seconds for the checkpoint."""
 ANSWER, STALL = 2.0, 2.0
 LEAD = 3.5
 """A loader's lease, and the next claim of whoever waits for it."""

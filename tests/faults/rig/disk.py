@@ -1,7 +1,7 @@
 """A disk that breaks: faults at the one system call by which the product reads weights.
 
 ``eio:N`` lets N reads through and then fails each with EIO; ``stall:N`` lets N reads through and
-then answers none. A real device that does so needs a kernel module; to the reader it is the same.
+then answers none; ``slow:N`` lets N reads through and then takes a second for each. A real device that does so needs a kernel module; to the reader it is the same.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import itertools
 import os
 import threading
+import time
 from collections.abc import Sequence
 
 
@@ -22,6 +23,9 @@ def break_reads(fault: str) -> None:
             return read(descriptor, buffers, offset, flags)
         if kind == "stall":
             threading.Event().wait()
+        if kind == "slow":
+            time.sleep(1.0)
+            return read(descriptor, buffers, offset, flags)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     os.preadv = broken

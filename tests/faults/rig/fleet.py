@@ -37,6 +37,8 @@ from rig.worker import Digests, Standing, Task
 
 PAUSE = 5.0
 """Seconds between SIGSTOP and SIGCONT."""
+SLOW = 0.008
+"""GB/s at which a source lends where a transfer is to last: three seconds for the checkpoint."""
 PATIENCE = 30.0
 """Seconds for anything that a case does not time: a start, an answer, an end."""
 
