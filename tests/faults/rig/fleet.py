@@ -292,9 +292,9 @@ class Fleet:
             await bus.aclose()
 
     async def advertised(self, *names: str, store: Store | None = None, used: int | None = None) -> None:
-        """Wait until all of ``names`` are in the store, with ``used`` slots each if given."""
+        """Wait until all of ``names`` are in the store and believed, with ``used`` slots each if given."""
         while True:
-            found = await self.adverts(store)
+            found = {name: advert for name, advert in (await self.adverts(store)).items() if not advert.struck}
             if all(name in found and used in (None, found[name].used) for name in names):
                 return
             await anyio.sleep(0.05)

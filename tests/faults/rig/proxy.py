@@ -55,6 +55,13 @@ class Way:
     def release(self) -> None:
         self._open.set()
 
+    async def let_pass(self) -> None:
+        """Release, and wait until what was held back first has gone on."""
+        carried = self.carried
+        self.release()
+        while self.carried == carried:
+            await asyncio.sleep(0.005)
+
     @property
     def step(self) -> int:
         """Bytes to read at a time."""
@@ -86,14 +93,13 @@ class Way:
 class Proxy:
     """Forwards connections; use :meth:`open`.
 
-    ``upstream`` is asked for each new connection, so where they lead may change. With ``accepting``
-    false, new ones are closed at once.
+    ``upstream`` is asked for each new connection, so where they lead may change.
     """
 
     def __init__(self, upstream: Callable[[], Address]) -> None:
         self.up, self.down = Way(), Way()
-        self.accepting = True
         self.port = 0
+        self._server: asyncio.Server | None = None
         self._upstream = upstream
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -102,12 +108,12 @@ class Proxy:
     @asynccontextmanager
     async def open(cls, upstream: Callable[[], Address]) -> AsyncIterator[Self]:
         proxy = cls(upstream)
-        server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
-        proxy.port = server.sockets[0].getsockname()[1]
+        proxy._server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
+        proxy.port = proxy._server.sockets[0].getsockname()[1]
         try:
             yield proxy
         finally:
-            server.close()
+            proxy.refuse()
             proxy.cut()
             await proxy._quiet()
 
@@ -118,6 +124,16 @@ class Proxy:
     def deaf(self, *, up: bool = False, down: bool = False) -> None:
         """What is lost from now on."""
         self.up.deaf, self.down.deaf = up, down
+
+    def refuse(self) -> None:
+        """Listen no more: new connections are refused."""
+        if self._server is not None:
+            self._server.close()
+
+    def hang_up(self) -> None:
+        """Close all connections in order, on both sides: what was forwarded arrives."""
+        for writer in self._writers:
+            writer.close()
 
     def cut(self) -> None:
         """Reset all connections, on both sides."""
@@ -142,8 +158,6 @@ class Proxy:
         self._writers.add(writer)
         other: asyncio.StreamWriter | None = None
         try:
-            if not self.accepting:
-                return
             other_reader, other = await self._connected()
             self._writers.add(other)
             await _both(self._pump(reader, other, self.up), self._pump(other_reader, writer, self.down))
