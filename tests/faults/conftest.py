@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from rig.case import Case, rewrite, table
@@ -15,36 +16,48 @@ from rig.nursery import Nursery
 from safetensors.torch import save_file
 
 MIB = 1024 * 1024
-_CASES = pytest.StashKey[list[Case]]()
+_PROPERTY = "fault"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--faults-table",
         metavar="FILE",
+        default="",
         help="Write the measured table of faults into FILE, between its marks; '-' prints it.",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_CASES] = []
+    config.pluginmanager.register(_Table(config))
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     case = getattr(item, "funcargs", {}).get("case")
-    if report.when == "call" and isinstance(case, Case) and report.passed:
-        item.config.stash[_CASES].append(case)
+    if report.when == "call" and isinstance(case, Case):
+        known = msgspec.structs.replace(case, number=item.session.items.index(item), passed=report.passed)
+        report.user_properties.append((_PROPERTY, msgspec.to_builtins(known)))  # crosses processes
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    cases, target = config.stash[_CASES], config.getoption("--faults-table", default=None)
-    if target == "-":
-        terminalreporter.write_line(table(cases))
-    elif target:
-        rewrite(Path(target), cases)
+class _Table:
+    """Collects the cases, in whatever process they ran."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._target = config.getoption("--faults-table", default="")
+        self._cases: list[Case] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._cases += [msgspec.convert(value, Case) for name, value in report.user_properties if name == _PROPERTY]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        cases = sorted(self._cases, key=lambda case: case.number)
+        if self._target == "-":
+            terminalreporter.write_line(table(cases))
+        elif self._target:
+            rewrite(Path(self._target), cases)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,9 @@ class Case(msgspec.Struct):
     group: str = ""
     variant: str = ""
     measured: float | None = None
+    number: int = 0
+    """Where it stands among all tests of the run."""
+    passed: bool = True
 
     @property
     def bound(self) -> float:
@@ -46,7 +49,7 @@ class Case(msgspec.Struct):
 
 
 def table(cases: Iterable[Case]) -> str:
-    """Markdown, one table per group, in the order in which the cases ran."""
+    """Markdown, one table per group."""
     lines: list[str] = []
     group = None
     for case in cases:
@@ -55,7 +58,7 @@ def table(cases: Iterable[Case]) -> str:
             lines += ["", f"### {group}", "", "| fault | injected | asserted | limit | bound | measured |"]
             lines += ["|---|---|---|---|---|---|"]
         fault = f"{case.fault} ({case.variant})" if case.variant else case.fault
-        measured = "" if case.measured is None else f"{case.measured:.1f} s"
+        measured = "not met" if case.measured is None or not case.passed else f"{case.measured:.1f} s"
         limits = f"{case.seconds:g} s | {case.bound:.1f} s"
         lines.append(f"| {fault} | {case.where} | {case.outcome} | {limits} | {measured} |")
     return "\n".join(lines).strip() + "\n"
