@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -215,7 +216,8 @@ class Fleet:
     """The workers of one case, their checkpoint and their store; made by :func:`fleet`."""
 
     def __init__(self, nursery: Nursery, place: Path, checkpoint: Path, store: Store, resources: AsyncExitStack) -> None:
-        self.place, self.checkpoint, self.store = place, checkpoint, store
+        self.place, self.store = place, store
+        self.checkpoint = self._good = checkpoint
         self.gate = place / "gate"
         self._nursery, self._resources = nursery, resources
 
@@ -281,6 +283,12 @@ class Fleet:
     def open_gate(self) -> None:
         self.gate.unlink()
 
+    def damageable(self) -> Path:
+        """A copy of the checkpoint, which workers from now on read; what is right stays the original."""
+        self.checkpoint = self.place / self._good.name
+        shutil.copytree(self._good, self.checkpoint)
+        return self.checkpoint
+
     # ------------------------------------------------------------------------------- what must hold
 
     async def adverts(self, store: Store | None = None) -> dict[str, Advert]:
@@ -308,7 +316,7 @@ class Fleet:
     async def check(self, *workers: Worker) -> None:
         """What they serve is the checkpoint, bit for bit."""
         for worker in workers:
-            assert await worker.digests() == digests_of(self.checkpoint), worker.name
+            assert await worker.digests() == digests_of(self._good), worker.name
 
     async def check_lends(self, source: Worker) -> None:
         """``source`` has all its slots, and a newcomer gets everything from it, whoever else is advertised."""

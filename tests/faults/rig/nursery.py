@@ -11,13 +11,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _REAP_SECONDS = 0.02
@@ -69,22 +70,23 @@ def _clean() -> dict[str, str]:
 def serve(asked: int) -> None:
     """Fork a worker for each message, tell of each end, until the test run hangs up."""
     children: dict[int, int] = {}
-    with socket.socket(fileno=asked) as calls, selectors.DefaultSelector() as selector:
-        selector.register(calls, selectors.EVENT_READ)
-        while True:
-            if selector.select(_REAP_SECONDS):
-                message, given, _, _ = socket.recv_fds(calls, _MESSAGE_BYTES, 4)
-                if not message:
-                    break
-                *standard, status = given
-                pid = os.fork()
-                if pid == 0:
-                    _become_worker(json.loads(message), standard)
-                for descriptor in standard:
-                    os.close(descriptor)
-                children[pid] = status
-                calls.send(str(pid).encode())
-            _reap(children)
+    calls, poll = socket.socket(fileno=asked), select.poll()
+    poll.register(calls, select.POLLIN)
+    while True:
+        if poll.poll(_REAP_SECONDS * 1000):
+            message, given, _, _ = socket.recv_fds(calls, _MESSAGE_BYTES, 4)
+            if not message:
+                break
+            *standard, status = given
+            pid = os.fork()
+            if pid == 0:
+                calls.detach()  # nothing of the nursery may be closed in the worker's name
+                _become_worker(json.loads(message), standard)
+            for descriptor in standard:
+                os.close(descriptor)
+            children[pid] = status
+            calls.send(str(pid).encode())
+        _reap(children)
     for pid in children:
         os.kill(pid, signal.SIGKILL)
 
@@ -100,19 +102,15 @@ def _reap(children: dict[int, int]) -> None:
         os.close(told)
 
 
-def _become_worker(task: dict[str, object], standard: list[int]) -> None:
-    """In the child: never returns."""
-    code = 70
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number, descriptor in enumerate(standard):
-            os.dup2(descriptor, number)
-        os.closerange(3, 4096)
-        from rig import worker
+def _become_worker(task: dict[str, object], standard: list[int]) -> NoReturn:
+    """In the child: work, and end as any process does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+    os.closerange(3, 4096)
+    from rig import worker
 
-        code = worker.main(task)
-    finally:
-        os._exit(code)
+    sys.exit(worker.main(task))
 
 
 def _warm_up() -> None:
