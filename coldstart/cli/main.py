@@ -14,13 +14,12 @@ Command modules are imported when their command runs, so that help is quick.
 from __future__ import annotations
 
 import signal
-import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from coldstart import __version__
-from coldstart.cli import output
+from coldstart.cli import ending, output
 from coldstart.errors import ColdstartError, ConfigError
 
 app = typer.Typer(
@@ -164,19 +163,23 @@ def _be_heard() -> None:
         raise typer.Exit(1)
 
 
-def main() -> None:
-    """Run the command line; never returns."""
+def main() -> NoReturn:
+    """Run the command line."""
     output.guard()
+    code = 0
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
     except ColdstartError as error:
         output.note(f"coldstart: {error}")
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left that it could interrupt
+    ending.leave(code)
 
 
 if __name__ == "__main__":

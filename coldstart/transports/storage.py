@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from anyio import CapacityLimiter, to_thread
 
 from coldstart.errors import CheckpointError, TransportError
 from coldstart.layout import Piece, Span
 from coldstart.ports import Checkpoint, Grant, Landed, Memory, Traits
 from coldstart.transports.placement import Placement, Unplaced, place
-from coldstart.transports.threads import run_in_threads
+from coldstart.transports.threads import in_thread, run_in_threads
 from coldstart.transports.views import advanced, batches
 
 __all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unmodified", "place"]
@@ -177,9 +176,7 @@ class _Pull:
         opened: dict[Path, _File] = {}
         with ExitStack() as stack:
             for path in sorted({read.file for read in self._queue}):
-                opened[path] = await to_thread.run_sync(
-                    _File, path, self._modified.get(path), limiter=CapacityLimiter(1)
-                )
+                opened[path] = await in_thread(partial(_File, path, self._modified.get(path)))
                 stack.callback(opened[path].close)
             await run_in_threads(min(READERS, len(self._queue)), partial(self._work, opened), self.stop)
             if self._error is not None:

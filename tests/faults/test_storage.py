@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rig.case import Case
-from rig.fleet import SLOW, Fleet, Worker
+from rig.fleet import SLOW, Fleet
 
 from coldstart.checkpoint import read_checkpoint
 from coldstart.errors import ColdStartFailed, TruthConflict
@@ -176,17 +176,33 @@ async def test_a_disk_that_fails_under_the_rest(workers: Fleet, case: Case) -> N
 @fault("a read does not return", "FALLBACK", "exit code 9, 'stalled', and the process ends", STALL + QUIET + CLOSE)
 async def test_a_disk_that_hangs(workers: Fleet, case: Case) -> None:
     loader = await workers.start("loader", disk="stall:1", storage_stall=STALL)
-    await loader.reached("FALLBACK")
+    await workers.stuck("loader")
     with case.clock():
         code, error = await loader.failed()
     assert code == FAILED
     assert "storage read stalled" in error
 
 
-@fault("a read does not return, SIGTERM", "FALLBACK", "exit code 0: it was told to end", CLOSE)
-async def test_a_worker_told_to_end_on_a_disk_that_hangs(workers: Fleet, case: Case) -> None:
-    loader: Worker = await workers.start("loader", disk="stall:1")
-    await loader.reached("FALLBACK")
+@fault("a read does not return", "the headers, before DISCOVER", "exit code 9, and the process ends", STALL + CLOSE)
+async def test_a_disk_that_hangs_at_once(workers: Fleet, case: Case) -> None:
+    loader = await workers.start("loader", disk="headers:1", build=STALL)
+    await workers.stuck("loader")
+    with case.clock():
+        code, error = await loader.failed()
+    assert code == FAILED
+    assert "the skeleton was not built within 2 s" in error
+
+
+@pytest.mark.parametrize(
+    "disk",
+    [
+        pytest.param("stall:1", id="weights", marks=fault("a read does not return, SIGTERM", "FALLBACK", "exit code 0, as told", CLOSE)),
+        pytest.param("headers:1", id="headers", marks=fault("a read does not return, SIGTERM", "IDLE", "exit code 0, as told", CLOSE)),
+    ],
+)
+async def test_a_worker_told_to_end_on_a_disk_that_hangs(disk: str, workers: Fleet, case: Case) -> None:
+    loader = await workers.start("loader", disk=disk)
+    await workers.stuck("loader")
     loader.signal(signal.SIGTERM)
     with case.clock():
         assert await loader.ended() == 0

@@ -30,6 +30,7 @@ from coldstart.bus.redis import RedisBus
 from coldstart.cli.worker import Asked
 from coldstart.ports import Advert
 from coldstart.report import Progress, Report
+from rig.disk import STUCK_FILE
 from rig.nursery import Nursery
 from rig.plugins import GATE_FILE, PORT_FILE, PROXY_PORT
 from rig.proxy import Proxy
@@ -242,7 +243,11 @@ class Fleet:
             disk: see :mod:`rig.disk`.
             settings: fields of ``coldstart.config.Settings``.
         """
-        environment = {GATE_FILE: str(self.gate), PORT_FILE: str(self.port_file(name))}
+        environment = {
+            GATE_FILE: str(self.gate),
+            PORT_FILE: str(self.port_file(name)),
+            STUCK_FILE: str(self._stuck_file(name)),
+        }
         if relay is not None:
             environment[PROXY_PORT] = str(relay.port)
         if gated:
@@ -279,6 +284,15 @@ class Fleet:
     def port(self, name: str) -> int:
         """The port at which ``name`` lends; it has one from the first offer on."""
         return int(self.port_file(name).read_text())
+
+    async def stuck(self, name: str) -> None:
+        """Wait until a read of ``name`` is one that does not return."""
+        with anyio.fail_after(PATIENCE):
+            while not self._stuck_file(name).exists():
+                await anyio.sleep(0.01)
+
+    def _stuck_file(self, name: str) -> Path:
+        return self.place / f"{name}.stuck"
 
     def open_gate(self) -> None:
         self.gate.unlink()

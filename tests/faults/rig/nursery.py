@@ -103,14 +103,18 @@ def _reap(children: dict[int, int]) -> None:
 
 
 def _become_worker(task: dict[str, object], standard: list[int]) -> NoReturn:
-    """In the child: work, and end as any process does."""
+    """In the child: work, and end as the command line does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
     os.closerange(3, 4096)
+    from coldstart.cli import ending
     from rig import worker
 
-    sys.exit(worker.main(task))
+    try:
+        ending.leave(worker.main(task))
+    except SystemExit as ended:  # taking torch apart costs a second of CPU and shows nothing
+        os._exit(int(ended.code or 0))
 
 
 def _warm_up() -> None:
