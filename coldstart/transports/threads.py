@@ -41,7 +41,8 @@ async def in_thread(call: Callable[[], T]) -> T:
     threading.Thread(target=context.run, args=(run,), name="coldstart-blocking", daemon=True).start()
     try:
         with CancelScope(shield=True):
-            return await done
+            await done
+        return done.result()
     finally:
         del done  # or an error and its own traceback would refer to each other
 
