@@ -38,10 +38,13 @@ async def in_thread(call: Callable[[], T]) -> T:
                 loop.call_soon_threadsafe(_succeed, done, result)
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(run,), name="coldstart-blocking", daemon=True).start()
+    thread = threading.Thread(target=context.run, args=(run,), name="coldstart-blocking", daemon=True)
+    thread.start()
     try:
         with CancelScope(shield=True):
-            await done
+            await asyncio.wait({done})
+            while thread.is_alive():  # it has nothing left to do, and joining it would block the loop
+                await asyncio.sleep(0)
         return done.result()
     finally:
         del done  # or an error and its own traceback would refer to each other
