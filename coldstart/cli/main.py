@@ -3,7 +3,7 @@
 An error of ours is one line on stderr and its exit code; anything else is a bug and shows its
 traceback. Output that cannot be written is neither (``output.py``): where the reader has left or
 stdout is closed, a command ends as if all had been read; where the disk is full, it says so and
-the exit code is 1, but 0 for a worker, whose output is not its result.
+the exit code is 1, but 0 for a worker that has served: its output is not its result.
 
 A signal ends a command with 128 and its number: 130 for Ctrl-C, 143 for SIGTERM. A worker that was
 asked to end and did so ends with 0; before it has begun, SIGTERM kills it as it would any process.
@@ -90,6 +90,8 @@ def worker(
     settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
     asked = module.Asked(checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose)
     module.run(asked, settings)
+    if once:
+        _be_heard()
 
 
 @app.command()
