@@ -27,26 +27,20 @@ async def in_thread(call: Callable[[], T]) -> T:
     await anyio.lowlevel.checkpoint_if_cancelled()
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
-
-    def run() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            try:
-                result = call()
-            except BaseException as error:
-                loop.call_soon_threadsafe(_fail, done, error)
-            else:
-                loop.call_soon_threadsafe(_succeed, done, result)
-
     context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(run,), name="coldstart-blocking", daemon=True)
+    thread = threading.Thread(
+        target=context.run, args=(_run, call, loop, done), name="coldstart-blocking", daemon=True
+    )
     thread.start()
     try:
         with CancelScope(shield=True):
             await asyncio.wait({done})
-            while thread.is_alive():  # it has nothing left to do, and joining it would block the loop
+            # For an instant: it has nothing left to do, and a join would block the loop.
+            while thread.is_alive():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         return done.result()
     finally:
+        done.cancel()  # by the loop's own end: nobody waits any more
         del done  # or an error and its own traceback would refer to each other
 
 
@@ -79,6 +73,16 @@ async def run_in_threads(count: int, work: Callable[[], None], stop: Callable[[]
         group.start_soon(stop_when_cancelled)
         for _ in range(count):
             group.start_soon(one)
+
+
+def _run(call: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        try:
+            result = call()
+        except BaseException as error:
+            loop.call_soon_threadsafe(_fail, done, error)
+        else:
+            loop.call_soon_threadsafe(_succeed, done, result)
 
 
 def _succeed(done: asyncio.Future[Any], result: object) -> None:

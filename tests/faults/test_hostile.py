@@ -24,8 +24,6 @@ fault = pytest.mark.fault
 
 JOIN = 1.0
 """A cold start from the source, beside the others."""
-STRANGER = 2.0
-"""Who shows no secret within this is turned away."""
 MIB = 1 << 20
 
 
@@ -51,21 +49,21 @@ def connected(workers: Fleet) -> socket.socket:
 @pytest.mark.parametrize(
     "said",
     [
-        pytest.param(secrets.token_bytes(64 * 1024), id="garbage", marks=fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)),
-        pytest.param(b"", id="silent", marks=fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)),
-        pytest.param(b"CST1" + bytes(10), id="half a hello", marks=fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)),
-        pytest.param(b"CST1" + bytes(32), id="wrong secret", marks=fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http", marks=fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)),
+        pytest.param(bytes(range(256)) * 256, id="garbage"),
+        pytest.param(b"", id="silent"),
+        pytest.param(b"CST1" + bytes(10), id="half a hello"),
+        pytest.param(b"CST1" + bytes(32), id="wrong secret"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
     ],
 )
+@fault("200 strangers", "SERVE", "an honest joiner gets all; at rest again", JOIN)
 async def test_strangers(said: bytes, workers: Fleet, case: Case) -> None:
     source, before = await lending(workers)
     with ExitStack() as sockets:
         for _ in range(200):
             stranger = sockets.enter_context(connected(workers))
             stranger.setblocking(False)
-            with anyio.CancelScope():
-                _send_some(stranger, said)
+            _send_some(stranger, said)
         joiner = await workers.start("joiner")
         with case.clock():
             report = await joiner.serving()
@@ -151,7 +149,7 @@ async def insider(workers: Fleet) -> AsyncIterator[Insider]:
         await bus.aclose()
 
 
-@fault("a joiner that asks for all and reads nothing", "TRANSFER", "an honest joiner gets all; its slot is free", 3.0 + 4.0)
+@fault("a joiner that reads nothing", "TRANSFER", "an honest joiner gets all; its slot is free", 7.0)
 async def test_a_reader_that_never_reads(workers: Fleet, case: Case) -> None:
     source, before = await lending(workers, io_seconds=3.0)
     async with insider(workers) as evil:

@@ -53,13 +53,9 @@ async def test_data_connections_reset(workers: Fleet, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("up", "down"),
-    [
-        pytest.param(True, False, id="to the source", marks=fault("data link: lost", "TRANSFER", "the same", 1.0 + STALL)),
-        pytest.param(False, True, id="to the joiner", marks=fault("data link: lost", "TRANSFER", "the same", STALL)),
-        pytest.param(True, True, id="both ways", marks=fault("data link: lost", "TRANSFER", "the same", STALL)),
-    ],
+    ("up", "down"), [(True, False), (False, True), (True, True)], ids=["to the source", "to the joiner", "both"]
 )
+@fault("data link: lost", "TRANSFER", "'stalled'; verified chunks kept, rest from storage; it lends again", 1.0 + STALL)
 async def test_data_lost(up: bool, down: bool, workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers, lend_gbps=SLOW, io_seconds=3.0)
     joiner = await workers.start("joiner")
@@ -145,7 +141,7 @@ async def test_data_nearly_dry(workers: Fleet, case: Case) -> None:
     await workers.check_lends(source)
 
 
-@fault("data link: one bit of the weights turned", "TRANSFER", "'wrong bytes'; never asked again; rest from storage", 0.5)
+@fault("data link: one bit turned", "TRANSFER", "'wrong bytes'; not asked again; rest from storage", 0.5)
 async def test_data_wrong(workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers)
     relay.down.flip = PAYLOAD_BYTE
@@ -160,7 +156,7 @@ async def test_data_wrong(workers: Fleet, case: Case) -> None:
     await workers.check_lends(source)
 
 
-@fault("data link of one of two sources: one bit turned", "TRANSFER", "'wrong bytes'; the rest from the other", 0.5)
+@fault("data link: one bit turned, of two sources", "TRANSFER", "'wrong bytes'; the rest from the other", 0.5)
 async def test_data_wrong_from_one_of_two(workers: Fleet, case: Case) -> None:
     _, relay = await relayed(workers)
     await workers.serving("second", slots=1)  # fewer free slots: it is claimed after the other
@@ -179,12 +175,13 @@ async def test_data_wrong_from_one_of_two(workers: Fleet, case: Case) -> None:
 @pytest.mark.parametrize(
     ("way", "byte", "reason"),
     [
-        pytest.param("up", 25, "does not know this ticket", id="secret", marks=fault("data link: frame", "TRANSFER", "storage; the reason", 0.5)),
-        pytest.param("up", 36 + 7, "broke the protocol", id="request", marks=fault("data link: frame", "TRANSFER", "storage; the reason", 0.5)),
-        pytest.param("down", 0, "broke the protocol", id="status", marks=fault("data link: frame", "TRANSFER", "storage; the reason", 0.5)),
-        pytest.param("down", 17 + 8, "broke the protocol", id="offset", marks=fault("data link: frame", "TRANSFER", "storage; the reason", 0.5)),
+        pytest.param("up", 25, "does not know this ticket", id="secret"),
+        pytest.param("up", 36 + 7, "broke the protocol", id="request"),
+        pytest.param("down", 0, "broke the protocol", id="status"),
+        pytest.param("down", 17 + 8, "broke the protocol", id="offset"),
     ],
 )
+@fault("data link: a frame changed", "TRANSFER", "storage; the reason; it lends again", 0.5)
 async def test_frames_wrong(way: str, byte: int, reason: str, workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers)
     turned = relay.up if way == "up" else relay.down
@@ -236,13 +233,8 @@ async def test_claim_whose_answer_is_lost(workers: Fleet, case: Case) -> None:
     await workers.check_lends(source)
 
 
-@pytest.mark.parametrize(
-    ("up", "down"),
-    [
-        pytest.param(True, False, id="requests", marks=fault("joiner's store link: lost", "HANDSHAKE", "storage", ANSWER + CALL)),
-        pytest.param(False, True, id="answers", marks=fault("joiner's store link: lost", "HANDSHAKE", "storage", ANSWER + CALL)),
-    ],
-)
+@pytest.mark.parametrize(("up", "down"), [(True, False), (False, True)], ids=["requests", "answers"])
+@fault("joiner's store link: lost", "HANDSHAKE", "storage; advertised when mended", ANSWER + CALL)
 async def test_store_link_lost_in_a_handshake(up: bool, down: bool, workers: Fleet, case: Case) -> None:
     source, proxy = await workers.serving("source"), await workers.proxy()
     source.stop()
@@ -264,18 +256,17 @@ async def test_store_link_lost_in_a_handshake(up: bool, down: bool, workers: Fle
 @pytest.mark.parametrize(
     ("up", "down"),
     [
-        pytest.param(True, False, id="requests", marks=fault("joiner's store link: lost", "TRANSFER", "all from the peer; its slot is free", TRANSFER + 2 * CALL)),
+        pytest.param(True, False, id="requests"),
         pytest.param(
-            False,
-            True,
+            *(False, True),
             id="answers",
-            marks=[
-                fault("joiner's store link: lost", "TRANSFER", "all from the peer; its slot is free", TRANSFER + 2 * CALL),
-                pytest.mark.xfail(strict=False, reason="lending: a slot whose Done came and whose release did not stays for 30 s"),
-            ],
+            marks=pytest.mark.xfail(
+                strict=False, reason="lending: a slot whose Done came and whose release did not stays for 30 s"
+            ),
         ),
     ],
 )
+@fault("joiner's store link: lost", "TRANSFER", "all from the peer; its slot is free", TRANSFER + 2 * CALL)
 async def test_store_link_lost_in_a_transfer(up: bool, down: bool, workers: Fleet, case: Case) -> None:
     source, proxy = await workers.serving("source", lend_gbps=SLOW), await workers.proxy()
     joiner = await workers.start("joiner", url=proxy.url)
@@ -292,13 +283,8 @@ async def test_store_link_lost_in_a_transfer(up: bool, down: bool, workers: Flee
         await workers.advertised("joiner")
 
 
-@pytest.mark.parametrize(
-    ("up", "down"),
-    [
-        pytest.param(True, False, id="requests", marks=fault("source's store link: lost", "HANDSHAKE", "storage; it lends again", ANSWER)),
-        pytest.param(False, True, id="answers", marks=fault("source's store link: lost", "HANDSHAKE", "storage; it lends again", ANSWER)),
-    ],
-)
+@pytest.mark.parametrize(("up", "down"), [(True, False), (False, True)], ids=["requests", "answers"])
+@fault("source's store link: lost", "HANDSHAKE", "storage; it lends when mended", ANSWER)
 async def test_source_that_hears_nothing(up: bool, down: bool, workers: Fleet, case: Case) -> None:
     proxy = await workers.proxy()
     source = await workers.serving("source", url=proxy.url)

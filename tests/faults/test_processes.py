@@ -26,6 +26,12 @@ ACCEPT = 5.0
 
 Strike = Callable[[Worker], None]
 KILL, STOP, CONTINUE = Worker.kill, Worker.stop, Worker.pause
+NAMES = {KILL: "killed", STOP: "stopped", CONTINUE: "stopped 5 s"}
+
+
+def strikes(*chosen: Strike) -> pytest.MarkDecorator:
+    """A case for each way to strike a process."""
+    return pytest.mark.parametrize("strike", chosen, ids=[NAMES[strike] for strike in chosen])
 
 
 async def held_in_discover(workers: Fleet) -> tuple[Worker, Proxy]:
@@ -40,14 +46,8 @@ async def held_in_discover(workers: Fleet) -> tuple[Worker, Proxy]:
 # ----------------------------------------------------------------------------------- the source
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("source", "DISCOVER", "storage; 'no answer'", ANSWER)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("source", "DISCOVER", "storage; it lends again", ANSWER)),
-        pytest.param(STOP, id="stopped", marks=fault("source", "DISCOVER", "storage; 'no answer'", ANSWER)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("source", "DISCOVER", "storage; 'no answer'; one that goes on lends", ANSWER)
 async def test_source_while_it_is_claimed(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     joiner, proxy = await held_in_discover(workers)
@@ -56,14 +56,8 @@ async def test_source_while_it_is_claimed(strike: Strike, workers: Fleet, case: 
     await _storage_after_no_answer(strike, source, joiner, workers, case)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("source", "HANDSHAKE", "storage; 'no answer'", ANSWER)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("source", "HANDSHAKE", "storage; it lends again", ANSWER)),
-        pytest.param(STOP, id="stopped", marks=fault("source", "HANDSHAKE", "storage; 'no answer'", ANSWER)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("source", "HANDSHAKE", "storage; 'no answer'; one that goes on lends", ANSWER)
 async def test_source_while_it_is_asked(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     source.stop()
@@ -101,14 +95,8 @@ async def test_the_next_source_is_asked(workers: Fleet, case: Case) -> None:
     await workers.check(joiner, second)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("source", "TRANSFER", "verified chunks kept, rest from storage", 0.5)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("source", "TRANSFER", "the same; it lends again", STALL)),
-        pytest.param(STOP, id="stopped", marks=fault("source", "TRANSFER", "the same; 'stalled'", STALL)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("source", "TRANSFER", "verified chunks kept, rest from storage; one that goes on lends", STALL)
 async def test_source_while_it_sends(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source", lend_gbps=SLOW)
     joiner = await workers.start("joiner")
@@ -143,14 +131,8 @@ async def test_the_next_source_sends_the_rest(workers: Fleet, case: Case) -> Non
     await workers.check(joiner, second)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("source", "VERIFY", "no effect", 0.0)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("source", "VERIFY", "no effect", 0.0)),
-        pytest.param(STOP, id="stopped", marks=fault("source", "VERIFY", "no effect", 0.0)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("source", "VERIFY", "no effect", 0.0)
 async def test_source_when_all_was_sent(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     joiner = await workers.start("joiner", gated=True)
@@ -170,13 +152,8 @@ async def test_source_when_all_was_sent(strike: Strike, workers: Fleet, case: Ca
 
 
 @pytest.mark.parametrize("where", ["FALLBACK", "VERIFY"])
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("loader", "its FALLBACK or VERIFY", "the waiting one reads", LEAD)),
-        pytest.param(STOP, id="stopped", marks=fault("loader", "its FALLBACK or VERIFY", "the waiting one reads", LEAD)),
-    ],
-)
+@strikes(KILL, STOP)
+@fault("loader", "its FALLBACK or VERIFY", "who waits for it reads storage", LEAD)
 async def test_loader_that_others_wait_for(strike: Strike, where: str, workers: Fleet, case: Case) -> None:
     disk = "stall:1" if where == "FALLBACK" else ""
     loader = await workers.start("loader", gated=where == "VERIFY", disk=disk)
@@ -210,14 +187,8 @@ async def test_loader_that_comes_back(workers: Fleet, case: Case) -> None:
 # ----------------------------------------------------------------------------------- the joiner
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("joiner", "DISCOVER", "its slot is free", ACCEPT)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("joiner", "DISCOVER", "its slot is free, it serves", PAUSE)),
-        pytest.param(STOP, id="stopped", marks=fault("joiner", "DISCOVER", "its slot is free", ACCEPT)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("joiner", "DISCOVER", "its slot is free; one that goes on serves", ACCEPT)
 async def test_joiner_that_has_claimed(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     joiner, proxy = await held_in_discover(workers)
@@ -226,14 +197,8 @@ async def test_joiner_that_has_claimed(strike: Strike, workers: Fleet, case: Cas
     await _slot_is_free(strike, source, joiner, workers, case)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("joiner", "HANDSHAKE", "its slot is free", ACCEPT)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("joiner", "HANDSHAKE", "its slot is free, it serves", PAUSE)),
-        pytest.param(STOP, id="stopped", marks=fault("joiner", "HANDSHAKE", "its slot is free", ACCEPT)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("joiner", "HANDSHAKE", "its slot is free; one that goes on serves", ACCEPT)
 async def test_joiner_that_has_asked(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     source.stop()
@@ -244,14 +209,8 @@ async def test_joiner_that_has_asked(strike: Strike, workers: Fleet, case: Case)
     await _slot_is_free(strike, source, joiner, workers, case)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("joiner", "TRANSFER", "its slot is free", UNSEEN)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("joiner", "TRANSFER", "its slot is free, it serves", PAUSE)),
-        pytest.param(STOP, id="stopped", marks=fault("joiner", "TRANSFER", "its slot is free", IO + UNSEEN)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("joiner", "TRANSFER", "its slot is free; one that goes on serves", IO + UNSEEN)
 async def test_joiner_that_receives(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source", lend_gbps=SLOW, lease=LEASE, io_seconds=IO)
     joiner = await workers.start("joiner")
@@ -270,14 +229,8 @@ async def test_joiner_that_has_just_begun_to_receive(workers: Fleet, case: Case)
     await _slot_is_free(KILL, source, joiner, workers, case)
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        pytest.param(KILL, id="killed", marks=fault("joiner", "VERIFY", "its slot was free before", 0.0)),
-        pytest.param(CONTINUE, id="stopped 5 s", marks=fault("joiner", "VERIFY", "the same, it serves", PAUSE)),
-        pytest.param(STOP, id="stopped", marks=fault("joiner", "VERIFY", "its slot was free before", 0.0)),
-    ],
-)
+@strikes(KILL, CONTINUE, STOP)
+@fault("joiner", "VERIFY", "its slot was free before; one that goes on serves", PAUSE)
 async def test_joiner_that_has_all(strike: Strike, workers: Fleet, case: Case) -> None:
     source = await workers.serving("source")
     joiner = await workers.start("joiner", gated=True)

@@ -87,7 +87,7 @@ async def nobody_is_deaf(workers: Fleet, *serving: Worker, url: str = "") -> Non
 
 
 @pytest.mark.parametrize("kind", ["valkey", "redis"])
-@troubles("before the start", "storage; the reason; it lends when the store is back", lambda it: 2 * it.call, "restarted empty")
+@troubles("before the start", "storage; it lends when it is back", lambda it: 2 * it.call, "restarted empty")
 async def test_store_before_the_start(trouble: Trouble, workers: Fleet, case: Case) -> None:
     trouble.begin(workers.store)
     joiner = await workers.start("joiner")

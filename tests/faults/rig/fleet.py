@@ -183,7 +183,7 @@ class Worker:
                     self._changed.clear()
                     await self._changed.wait()
         except BaseException as error:
-            error.add_note(f"{self.name} was waited for: {what}; its last step: {self.progress}; log: {self.log[-2000:]}")
+            error.add_note(f"{self.name}: waited for {what}; last step: {self.progress}; log: {self.log[-2000:]}")
             raise
         return value
 
@@ -216,7 +216,9 @@ class _Lines(asyncio.Protocol):
 class Fleet:
     """The workers of one case, their checkpoint and their store; made by :func:`fleet`."""
 
-    def __init__(self, nursery: Nursery, place: Path, checkpoint: Path, store: Store, resources: AsyncExitStack) -> None:
+    def __init__(
+        self, nursery: Nursery, place: Path, checkpoint: Path, store: Store, resources: AsyncExitStack
+    ) -> None:
         self.place, self.store = place, store
         self.checkpoint = self._good = checkpoint
         self.gate = place / "gate"
@@ -252,9 +254,7 @@ class Fleet:
             environment[PROXY_PORT] = str(relay.port)
         if gated:
             self.gate.touch()
-        asked = Asked(
-            str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2
-        )
+        asked = Asked(str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2)
         chosen = {"redis": url or self.store.url, "transports": "relayed", **settings}
         worker = Worker(self._nursery, name, Task(asked, environment, chosen, namespace, disk), self.place)
         self._resources.callback(worker.close)
@@ -332,11 +332,11 @@ class Fleet:
         for worker in workers:
             assert await worker.digests() == digests_of(self._good), worker.name
 
-    async def check_lends(self, source: Worker) -> None:
+    async def check_lends(self, source: Worker, **options: object) -> None:
         """``source`` has all its slots, and a newcomer gets everything from it, whoever else is advertised."""
         with anyio.fail_after(PATIENCE):
             await self.lends_nothing(source)
-            newcomer = await self.start("newcomer")
+            newcomer = await self.start("newcomer", **options)  # type: ignore[arg-type]
             report = await newcomer.serving()
         assert (report.path, report.sources) == ("peer", (source.name,))
         await self.check(newcomer, source)
