@@ -165,11 +165,12 @@ async def test_store_in_the_check(trouble: Trouble, workers: Fleet, case: Case) 
     await all_lend_again(workers, source, joiner)
 
 
-@troubles("FALLBACK", "own storage; it lends when it is back", lambda it: 2.0 + it.call, "restarted empty")
+@troubles("FALLBACK", "own storage; it lends when it is back", lambda it: 0.1 + it.call, "restarted empty")
 async def test_store_while_storage_is_read(trouble: Trouble, workers: Fleet, case: Case) -> None:
-    loader = await workers.start("loader", disk="slow:0")
-    await loader.reached("FALLBACK")
+    loader = await workers.start("loader", disk="hold:1")
+    await workers.stuck("loader")
     trouble.begin(workers.store)
+    workers.open_gate()
     with case.clock():
         report = await loader.serving()
     assert (report.path, report.against) == ("storage", "own storage read")

@@ -1,7 +1,7 @@
 """A disk that breaks: faults at the system calls by which the product reads checkpoints.
 
 ``eio:N`` lets N reads through and then fails each with EIO; ``stall:N`` lets N reads through and
-then answers none; ``slow:N`` lets N reads through and then takes half a second for each;
+then answers none; ``hold:N`` lets N reads through and then waits as long as the gate is shut;
 ``headers:N`` lets N samples beside the headers through and then answers none. Several are given
 with commas between. A real device that does so needs a kernel module; to the reader it
 is the same.
@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-SLOW_SECONDS = 0.5
+from rig.plugins import GATE_FILE
+
 STUCK_FILE = "RIG_STUCK_FILE"
-"""Made when a read is not going to return."""
+"""Made when a read does not return, or not soon."""
 
 
 def break_reads(faults: str) -> None:
@@ -38,8 +39,8 @@ def break_reads(faults: str) -> None:
         due = {kind for kind, good in after.items() if done >= good}
         if "stall" in due:
             _hang()
-        if "slow" in due:
-            time.sleep(SLOW_SECONDS)
+        if "hold" in due:
+            _wait_for_gate()
         if "eio" in due:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(descriptor, buffers, offset, flags)
@@ -47,6 +48,12 @@ def break_reads(faults: str) -> None:
     os.preadv = broken
     if "headers" in after:
         os.pread = stuck
+
+
+def _wait_for_gate() -> None:
+    Path(os.environ[STUCK_FILE]).touch()
+    while Path(os.environ[GATE_FILE]).exists():
+        time.sleep(0.01)
 
 
 def _hang() -> NoReturn:

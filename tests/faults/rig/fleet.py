@@ -242,7 +242,7 @@ class Fleet:
             gated: its VERIFY lasts until :meth:`open_gate`.
             relay: joiners reach it through this proxy. All workers of the case must then have one transport.
             namespace: a file that names its network namespace.
-            disk: see :mod:`rig.disk`.
+            disk: see :mod:`rig.disk`; what it holds goes on with :meth:`open_gate`.
             settings: fields of ``coldstart.config.Settings``.
         """
         environment = {
@@ -252,7 +252,7 @@ class Fleet:
         }
         if relay is not None:
             environment[PROXY_PORT] = str(relay.port)
-        if gated:
+        if gated or "hold" in disk:
             self.gate.touch()
         asked = Asked(str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2)
         chosen = {"redis": url or self.store.url, "transports": "relayed", **settings}
@@ -286,7 +286,7 @@ class Fleet:
         return int(self.port_file(name).read_text())
 
     async def stuck(self, name: str) -> None:
-        """Wait until a read of ``name`` is one that does not return."""
+        """Wait until a read of ``name`` hangs or is held."""
         with anyio.fail_after(PATIENCE):
             while not self._stuck_file(name).exists():
                 await anyio.sleep(0.01)

@@ -24,7 +24,7 @@ PORT_FILE = "RIG_PORT_FILE"
 PROXY_PORT = "RIG_PROXY_PORT"
 """The port that tickets name; unset: the real one."""
 GATE_FILE = "RIG_GATE_FILE"
-"""The self-check lasts as long as this exists."""
+"""The gate is shut, and the self-check lasts, as long as this exists."""
 
 
 class RelayedTcp(TcpTransport):
