@@ -6,15 +6,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit soak bench diagram clean
+.PHONY: help demo test lint types unit test-faults soak bench diagram clean
 
 help: ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(READY) ## four workers, one killed source, verified weights
 	@$(BIN)/coldstart demo
 
-test: lint types unit ## everything that must be green
+test: lint types unit test-faults ## everything that must be green
 
 lint: $(READY) ## ruff
 	@$(BIN)/ruff check .
@@ -22,8 +22,11 @@ lint: $(READY) ## ruff
 types: $(READY) ## mypy --strict
 	@$(BIN)/mypy
 
-unit: $(READY) ## all tests, fast ones first
-	@$(BIN)/pytest
+unit: $(READY) ## all tests but the real faults, fast ones first
+	@$(BIN)/pytest -m "not faults"
+
+test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints what each fault has cost
+	@$(BIN)/pytest tests/faults -n 4 --faults-table=-
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)

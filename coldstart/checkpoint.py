@@ -66,6 +66,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         files=files,
         tensors=tensors,
         config=None if config is None else parse_json(config, path / CONFIG),
+        modified={file: header.modified for file, header in headers.items()},
     )
 
 

@@ -59,9 +59,13 @@ DTYPES: Final[dict[str, tuple[str, int]]] = {
 
 
 class Header(msgspec.Struct, frozen=True):
-    """A checked file: its size, the header's bytes as they stand, and its tensors in file order."""
+    """A checked file: its size, the header's bytes as they stand, and its tensors in file order.
+
+    ``modified`` is the time of its last write before the header was read, in ns.
+    """
 
     size: int
+    modified: int
     raw: bytes
     tensors: dict[str, StoredTensor]
 
@@ -80,7 +84,7 @@ def read_header(path: Path) -> Header:
     Raises:
         CheckpointError: unreadable, truncated, or not exactly what the format demands.
     """
-    size, raw = _raw_header(path)
+    found, raw = _raw_header(path)
     parsed = parse_json(raw, path)
     _check_metadata(parsed.get(_METADATA), path)
     entries = [_entry(name, value, path) for name, value in parsed.items() if name != _METADATA]
@@ -88,9 +92,10 @@ def read_header(path: Path) -> Header:
         raise _refused(path, f"more than {MAX_TENSORS} tensors")
     entries.sort(key=lambda entry: (entry.begin, entry.end))
     start = _PREFIX_BYTES + len(raw)
-    _check_tiling(entries, start, size, path)
+    _check_tiling(entries, start, found.st_size, path)
     return Header(
-        size=size,
+        size=found.st_size,
+        modified=found.st_mtime_ns,
         raw=raw,
         tensors={
             entry.name: StoredTensor(
@@ -148,16 +153,16 @@ def _refused(path: Path, why: str) -> CheckpointError:
     return CheckpointError(f"{path} cannot be used: {why}", advice="fetch or export it again")
 
 
-def _raw_header(path: Path) -> tuple[int, bytes]:
+def _raw_header(path: Path) -> tuple[os.stat_result, bytes]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise _refused(path, "not a regular file")
         with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+            found = os.fstat(file.fileno())
             prefix = file.read(_PREFIX_BYTES)
             if len(prefix) < _PREFIX_BYTES:
                 raise _refused(path, f"only {len(prefix)} bytes, truncated before the header")
-            length = _checked_length(prefix, size, path)
+            length = _checked_length(prefix, found.st_size, path)
             raw = file.read(length)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -168,7 +173,7 @@ def _raw_header(path: Path) -> tuple[int, bytes]:
     # Counted before parsing; escapes could hide some, so the parsed entries are counted again.
     if raw.count(b'"data_offsets"') > MAX_TENSORS:
         raise _refused(path, f"more than {MAX_TENSORS} tensors")
-    return size, raw
+    return found, raw
 
 
 def _checked_length(prefix: bytes, size: int, path: Path) -> int:

@@ -243,6 +243,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint directory (or single file) whose headers have been read and checked.
 
     ``fingerprint`` identifies the content, ``config`` is the parsed ``config.json`` if any.
+    ``modified`` has each file's time of last write, in ns, as it was before the fingerprint was made:
+    a file with another one is not what the fingerprint says.
     """
 
     path: Path
@@ -250,6 +252,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     files: tuple[Path, ...]
     tensors: Mapping[str, StoredTensor]
     config: Mapping[str, object] | None = None
+    modified: Mapping[Path, int] = {}
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ which ends the server, is ``keeper.py``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib
 import importlib.util
@@ -33,7 +34,7 @@ import anyio
 import anyio.to_thread
 
 from coldstart.bus import keeper
-from coldstart.errors import BusError, ConfigError, PluginUnavailable
+from coldstart.errors import BusError, ColdstartError, ConfigError, PluginUnavailable
 
 START_SECONDS = 10.0
 
@@ -52,7 +53,8 @@ async def embedded(directory: Path, *, seconds: float = START_SECONDS) -> AsyncI
     Raises:
         PluginUnavailable: the package with the server's binary is not installed.
         ConfigError: the directory is not ours alone, or its path is too long for a socket.
-        BusError: the server did not come up within ``seconds``; the last lines of its log are quoted.
+        BusError: the disk is full, or the server did not come up within ``seconds``; the last lines of
+            its log are quoted.
     """
     attachment = _Attachment(directory, seconds)
     try:
@@ -222,7 +224,7 @@ def _prepare(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"the embedded server's directory {directory} cannot be made: {error.strerror}") from error
+        raise _refused(f"the embedded server's directory {directory} cannot be made", error) from error
     _refuse_foreign(directory)
 
 
@@ -252,7 +254,14 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be opened: {error.strerror}", advice="remove it") from error
+        raise _refused(f"{path} cannot be opened", error) from error
+
+
+def _refused(what: str, error: OSError) -> ColdstartError:
+    """A disk that is full or broken takes coordination away; any other refusal is for the operator to mend."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return BusError(f"{what}: {error.strerror}", advice="make room, or name another directory or server")
+    return ConfigError(f"{what}: {error.strerror}", advice="remove it, or name another directory")
 
 
 class _Finder(Protocol):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 import anyio.to_thread
@@ -22,6 +23,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from coldstart import config
 from coldstart.cli import tracing
+from coldstart.cli.ending import leave
 from coldstart.cli.output import emit, guard
 from coldstart.cli.worker import Asked, Told, serve
 from coldstart.errors import ColdstartError
@@ -85,9 +87,10 @@ def _nothing() -> None:
     return
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Do the task; an error of ours is the last thing told, and the demo is who prints it."""
     guard()
+    code = 0
     task = msgspec.json.decode(sys.argv[1], type=Task)
     finish: Callable[[], None] = _nothing
     try:
@@ -100,9 +103,10 @@ def main() -> None:
             anyio.run(work, task)
     except ColdstartError as error:
         emit(Told("failed", task.asked.name, time.monotonic(), error=str(error)))
-        sys.exit(error.exit_code)
+        code = error.exit_code
     finally:
         finish()
+    leave(code)
 
 
 if __name__ == "__main__":

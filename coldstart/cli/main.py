@@ -3,7 +3,7 @@
 An error of ours is one line on stderr and its exit code; anything else is a bug and shows its
 traceback. Output that cannot be written is neither (``output.py``): where the reader has left or
 stdout is closed, a command ends as if all had been read; where the disk is full, it says so and
-the exit code is 1, but 0 for a worker, whose output is not its result.
+the exit code is 1, but 0 for a worker that has served: its output is not its result.
 
 A signal ends a command with 128 and its number: 130 for Ctrl-C, 143 for SIGTERM. A worker that was
 asked to end and did so ends with 0; before it has begun, SIGTERM kills it as it would any process.
@@ -14,13 +14,12 @@ Command modules are imported when their command runs, so that help is quick.
 from __future__ import annotations
 
 import signal
-import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from coldstart import __version__
-from coldstart.cli import output
+from coldstart.cli import ending, output
 from coldstart.errors import ColdstartError, ConfigError
 
 app = typer.Typer(
@@ -91,6 +90,8 @@ def worker(
     settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
     asked = module.Asked(checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose)
     module.run(asked, settings)
+    if once:
+        _be_heard()
 
 
 @app.command()
@@ -196,19 +197,23 @@ def _be_heard() -> None:
         raise typer.Exit(1)
 
 
-def main() -> None:
-    """Run the command line; never returns."""
+def main() -> NoReturn:
+    """Run the command line."""
     output.guard()
+    code = 0
     try:
         app(standalone_mode=True)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 0
     except ColdstartError as error:
         output.note(f"coldstart: {error}")
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left that it could interrupt
+    ending.leave(code)
 
 
 if __name__ == "__main__":

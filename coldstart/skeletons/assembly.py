@@ -29,7 +29,7 @@ from coldstart.layout import Span
 from coldstart.ports import Answering, Checkpoint, Landed, Rank, Skeleton
 from coldstart.skeletons.adoption import adopt, in_place
 from coldstart.skeletons.module import ModuleSkeleton
-from coldstart.transports.storage import Placement, StorageTransport, place
+from coldstart.transports.storage import Placement, StorageTransport, check_unmodified, place
 
 Module = nn.Module
 """What a builder makes; named here so that the facade need not import torch."""
@@ -93,6 +93,7 @@ class StorageReader:
     def _load(self) -> None:
         with torch.no_grad():
             self._skeleton.load(self._module, self._checkpoint)
+        check_unmodified(self._checkpoint)
 
 
 class Loaded:

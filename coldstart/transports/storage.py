@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from anyio import CapacityLimiter, to_thread
 
 from coldstart.errors import CheckpointError, TransportError
 from coldstart.layout import Piece, Span
 from coldstart.ports import Checkpoint, Grant, Landed, Memory, Traits
 from coldstart.transports.placement import Placement, Unplaced, place
-from coldstart.transports.threads import run_in_threads
+from coldstart.transports.threads import in_thread, run_in_threads
 from coldstart.transports.views import advanced, batches
 
-__all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "place"]
+__all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unmodified", "place"]
 
 TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
 READERS: Final = 4
@@ -35,6 +34,7 @@ READ_BYTES: Final = 8 * 1024 * 1024
 """Bytes per read: what a cancelled pull still waits for."""
 _MAX_PIECES: Final = 512
 """Pieces per read: bounds the views of one call."""
+_BESIDE: Final = "write a new checkpoint beside the old one instead"
 
 
 class _Read(msgspec.Struct, frozen=True):
@@ -80,8 +80,8 @@ class StorageTransport:
         """Read ``spans``; the ticket is ignored.
 
         Raises:
-            CheckpointError: a file is gone, shorter than its header said, changed meanwhile, or
-                cannot be read; the message names file and offset.
+            CheckpointError: a file is gone, shorter than its header said, changed since its header
+                was read, or cannot be read; the message names file and offset.
         """
         reads: list[_Read] = []
         for span in spans:
@@ -89,7 +89,8 @@ class StorageTransport:
             reads.extend(planned)
             if not planned and span.length:
                 landed(span)  # padding only
-        pull = _Pull(sorted(reads, key=lambda read: (read.file, read.offset)), into, landed)
+        reads.sort(key=lambda read: (read.file, read.offset))
+        pull = _Pull(reads, into, landed, self._checkpoint.modified)
         self._pulls.add(pull)
         try:
             await pull.run()
@@ -99,6 +100,16 @@ class StorageTransport:
     async def aclose(self) -> None:
         for pull in self._pulls:
             pull.stop(TransportError("storage transport was closed during the pull", reason="closed"))
+
+
+def check_unmodified(checkpoint: Checkpoint) -> None:
+    """See that the files are still those whose headers were read, for readers of another kind. Blocks.
+
+    Raises:
+        CheckpointError: a file is gone, or was written to since.
+    """
+    for path, modified in checkpoint.modified.items():
+        _File(path, modified).close()
 
 
 def _planned(pieces: Iterable[Piece], span: Span, placement: Placement) -> list[_Read]:
@@ -150,8 +161,11 @@ def _continues(group: Sequence[Piece], piece: Piece, placement: Placement) -> bo
 class _Pull:
     """The reads of one pull, shared by its threads. They walk through the files in order, together."""
 
-    def __init__(self, reads: Iterable[_Read], into: Memory, landed: Landed) -> None:
+    def __init__(
+        self, reads: Iterable[_Read], into: Memory, landed: Landed, modified: Mapping[Path, int]
+    ) -> None:
         self._queue = deque(reads)
+        self._modified = modified
         self._into = into
         self._landed = landed
         self._lock = threading.Lock()
@@ -162,7 +176,7 @@ class _Pull:
         opened: dict[Path, _File] = {}
         with ExitStack() as stack:
             for path in sorted({read.file for read in self._queue}):
-                opened[path] = await to_thread.run_sync(_File, path, limiter=CapacityLimiter(1))
+                opened[path] = await in_thread(partial(_File, path, self._modified.get(path)))
                 stack.callback(opened[path].close)
             await run_in_threads(min(READERS, len(self._queue)), partial(self._work, opened), self.stop)
             if self._error is not None:
@@ -208,9 +222,12 @@ def _selected(views: Sequence[memoryview], read: _Read) -> Iterator[memoryview]:
 
 
 class _File:
-    """One open file of the checkpoint, which must not change while it is read."""
+    """One open file of the checkpoint, which must not change while it is read.
 
-    def __init__(self, path: Path) -> None:
+    ``modified`` is the time of its last write when its header was read; None: not known.
+    """
+
+    def __init__(self, path: Path, modified: int | None) -> None:
         self._path = path
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -219,6 +236,10 @@ class _File:
                 f"cannot open {path}: {error.strerror or error}", advice="check the volume's mount and permissions"
             ) from error
         self._seen = os.fstat(self._descriptor)
+        if modified is not None and self._seen.st_mtime_ns != modified:
+            # What stands in it now may be of another version, and would become the truth of this one.
+            self.close()
+            raise CheckpointError(f"{path} was written to after its header was read", advice=_BESIDE)
 
     def read(self, offset: int, views: Iterable[memoryview]) -> None:
         """Fill ``views`` with the bytes from ``offset`` on."""
@@ -241,9 +262,7 @@ class _File:
 
     def check_unchanged(self) -> None:
         if self._changed():
-            raise CheckpointError(
-                f"{self._path} changed while it was read", advice="write a new checkpoint beside the old one instead"
-            )
+            raise CheckpointError(f"{self._path} changed while it was read", advice=_BESIDE)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -1,5 +1,6 @@
 """The embedded server: shared by processes, gone with the last of them, and never in the way after a crash."""
 
+import errno
 import os
 import signal
 import socket
@@ -271,6 +272,19 @@ async def test_a_lock_that_is_a_link_is_refused(directory: Path) -> None:
     (directory / "start.lock").symlink_to(directory.parent / "elsewhere")
     await _refused(directory, "start.lock cannot be opened")
     assert not (directory.parent / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+async def test_a_full_disk_takes_coordination_away_and_blames_nobody(
+    call: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*words: object, **more: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(embedding.os, call, full)
+    with pytest.raises(BusError, match="No space left on device; make room"):
+        async with embedded(directory):
+            pass
 
 
 async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:

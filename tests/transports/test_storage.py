@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+import msgspec
 import pytest
 
 from coldstart.errors import CheckpointError, TransportError
@@ -20,7 +21,7 @@ from coldstart.ports import Checkpoint, Memory, StoredTensor, Transport
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import MIB, Landings, PullContract, grant, resources, whole
 from coldstart.transports import storage
-from coldstart.transports.storage import Placement, StorageTransport, Unplaced, place
+from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
 
 
 def stored(memory: BytesMemory, directory: Path, files: int = 1) -> tuple[Checkpoint, Placement]:
@@ -214,6 +215,25 @@ class TestBrokenFiles:
         with pytest.raises(CheckpointError, match="changed while it was read"):
             await StorageTransport(checkpoint, placement).pull(b"", [whole(layout)], BytesMemory(layout), touch)
 
+    @pytest.mark.parametrize("way", ["in place", "replaced"])
+    async def test_changed_between_its_header_and_the_read(self, way: str, tmp_path: Path) -> None:
+        """The fingerprint was made of the former content: what stands there now is another version."""
+        layout = layout_of(2000)
+        checkpoint, placement = stored(BytesMemory(layout, seed=1), tmp_path)
+        (file,) = checkpoint.files
+        checkpoint = msgspec.structs.replace(checkpoint, modified={file: file.stat().st_mtime_ns})
+        await StorageTransport(checkpoint, placement).pull(b"", [whole(layout)], BytesMemory(layout), lambda span: None)
+        check_unmodified(checkpoint)
+        other = file if way == "in place" else tmp_path / "newer"
+        other.write_bytes(bytes(file.stat().st_size))
+        os.utime(other, ns=(1, 1))
+        other.replace(file)
+        with pytest.raises(CheckpointError, match="was written to after its header was read"):
+            await StorageTransport(checkpoint, placement).pull(
+                b"", [whole(layout)], BytesMemory(layout), lambda span: None
+            )
+        with pytest.raises(CheckpointError, match="was written to after its header was read"):
+            check_unmodified(checkpoint)
 
     async def test_a_change_whose_time_was_set_back_is_seen(self, tmp_path: Path) -> None:
         layout = layout_of(2000)
