@@ -47,6 +47,10 @@ class Heap:
             call(*args)
         self.now = until
 
+    def clear(self) -> None:
+        """Forget all calls that are still to come."""
+        self._queue.clear()
+
     @property
     def trace_hash(self) -> str:
         """Names the run: equal for equal steps at equal moments."""

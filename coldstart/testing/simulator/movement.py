@@ -138,7 +138,7 @@ class Pull(Movement):
         elif self.transfer not in source.lending.granted:
             self._end("no such grant", LATENCY)
         else:
-            source.lending.granted[self.transfer] = self
+            source.lending.reading[self.transfer] = self
             self.world.promises.lent(source)
             self._next()
 
@@ -185,8 +185,8 @@ class Pull(Movement):
 
     def _over(self) -> None:
         super()._over()
-        if self.source is not None and self.source.lending.granted.get(self.transfer) is self:
-            self.source.lending.granted[self.transfer] = None
+        if self.source is not None and self.source.lending.reading.get(self.transfer) is self:
+            del self.source.lending.reading[self.transfer]
 
 
 class StorageRead(Movement):
