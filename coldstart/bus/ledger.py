@@ -204,19 +204,20 @@ class Ledger:
         after, seen = _number(cursor.inbox), _number(cursor.fleet)
         if after > self._last or seen > self._last:  # of a time that this store has forgotten
             return Heard(Cursor(f"{self._last}-0", f"{self._last}-0", self.epoch), renewed=True)
-        now = self._now()
         found = self._shards[shard]
         letters: list[Letter] = []
-        newest = cursor.inbox
-        if inbound := found.inboxes.renew(inbox, now, INBOX_SECONDS):
+        newest, fleet = cursor.inbox, cursor.fleet
+        inbound = found.inboxes.renew(inbox, self._now(), INBOX_SECONDS)
+        if inbound and inbound[-1][0] > after:
+            newest = f"{inbound[-1][0]}-0"
             for number, letter in reversed(inbound):
                 if number <= after:
                     break
                 letters.append(letter)
             letters.reverse()
-            newest = f"{inbound[-1][0]}-0" if letters else newest
         changed = found.changes > seen
-        fleet = f"{found.changes}-0" if changed else cursor.fleet
+        if changed:
+            fleet = f"{found.changes}-0"
         return Heard(Cursor(newest, fleet, self.epoch), tuple(letters), changed)
 
     def record(self, shard: str, entry: bytes) -> None:

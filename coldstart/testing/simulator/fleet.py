@@ -75,7 +75,7 @@ class World:
     def _until_ended(self) -> None:
         """Go on until every cold start has ended, or should have long ago."""
         bound = self.heap.now + 3 * self.one_start
-        while self.heap.now < bound and any(not process.ended for process in self.processes.values() if process.alive):
+        while self.heap.now < bound and any(process.alive and not process.ended for process in self.processes.values()):
             self.heap.run(self.heap.now + LOOK)
 
     @property

@@ -52,10 +52,10 @@ class JoinerHands:
         self.truth: Truth | None = None
         self.published = False
         """Whether the store has had our truth."""
+        self.leading = False
         self.transfers: dict[int, Transfer] = {}
         self.movements: dict[int, Movement] = {}
         self.digests: dict[int, int] = {}
-        self.leading = False
         self.wronged: list[str] = []
         """Incarnations that gave us wrong bytes."""
 

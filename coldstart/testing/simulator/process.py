@@ -68,25 +68,16 @@ class Process:
     planted bugs replace.
     """
 
+    __slots__ = (
+        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "cursor", "deaf", "excused", "frozen",
+        "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute", "name",
+        "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws", "world",
+    )  # fmt: skip
+
     joiner_step = staticmethod(machine.step)
     source_step = staticmethod(source.step)
     joiner_hands: type[JoinerHands] = JoinerHands
     source_hands: type[SourceHands] = SourceHands
-
-    alive = answers = True
-    mute = deaf = severed = stained = late = False
-    thaws = -math.inf
-    frozen = excused = 0.0
-    """Seconds that it stood still, and that others may cost it beyond its budget."""
-    since = math.inf
-    """When its advert stood first."""
-    slowness = 1.0
-    storage_fault = ""
-    mail_due = False
-    sent_here = read_here = 0
-    """Letters put into its inbox in this life of the store, and letters that it has read."""
-    cursor = Cursor()
-    _stepping = False
 
     def __init__(self, world: World, name: str, index: int, life: int) -> None:
         self.world, self.name = world, name
@@ -95,6 +86,19 @@ class Process:
         self._heap = world.heap
         self.incarnation, self.inbox = str(life), f"{name}.{life}"
         self.began = world.heap.now
+        self.alive, self.answers = True, True
+        self.thaws = -math.inf
+        self.frozen = self.excused = 0.0
+        """Seconds that it stood still, and that others may cost it beyond its budget."""
+        self.since = math.inf
+        """When its advert stood first."""
+        self.mute = self.deaf = self.severed = self.stained = self.late = False
+        self.slowness = 1.0
+        self.storage_fault = ""
+        self.mail_due = False
+        self.sent_here = self.read_here = 0
+        """Letters put into its inbox in this life of the store, and letters that it has read."""
+        self.cursor = Cursor()
         self.memory = world.checkpoint.empty()
         self.state: State = machine.initial(world.scenario.limits)
         self.lender = Source(world.terms)
@@ -102,6 +106,7 @@ class Process:
         self.lending = self.source_hands(self)
         self._clocks: dict[tuple[bool, Timer, str], _Clock] = {}
         self._queue: deque[tuple[bool, Event]] = deque()
+        self._stepping = False
 
     def start(self) -> None:
         """Skeleton and memory are ready."""
@@ -166,21 +171,23 @@ class Process:
 
         Half of a simulation's time is spent in this loop, so that the steps are written out in it.
         """
-        heap, queue, journal = self._heap, self._queue, self.world.journal
-        now, trace = heap.now, heap.trace
+        queue, clocks, journal = self._queue, self._clocks, self.world.journal
+        now, trace = self._heap.now, self._heap.trace
         self._stepping = True
         try:
             while queue and self.alive:
                 lending, event = queue.popleft()
                 number = self.index + NUMBER_OF[type(event)]
                 if lending:
-                    trace += (now, number + 0.5)
+                    trace.append(now)
+                    trace.append(number + 0.5)
                     lender = self.lender
                     self.lender, asked = self.source_step(lender, event, now)
                     if journal is not None:
                         self.world.note(self, event, lender.mode.value, self.lender.mode.value)
                 else:
-                    trace += (now, number)
+                    trace.append(now)
+                    trace.append(number)
                     before = self.state
                     self.state, asked = self.joiner_step(before, event, now)
                     if journal is not None:
@@ -189,9 +196,17 @@ class Process:
                         self._entered(before)
                 for effect in asked:
                     if type(effect) is Arm:
-                        self._arm(lending, effect)
+                        clock = clocks.get((lending, effect.timer, effect.subject))
+                        if clock is None:
+                            clock = _Clock(lending, effect.timer, effect.subject)
+                            clocks[lending, effect.timer, effect.subject] = clock
+                        clock.due = due = now + effect.seconds
+                        # A timer set anew before it runs out costs no event: the tick on its way looks again.
+                        if due < clock.ticks:
+                            clock.ticks = due
+                            self._heap.at(due, self._tick, clock)
                     elif type(effect) is Disarm:
-                        clock = self._clocks.pop((lending, effect.timer, effect.subject), None)
+                        clock = clocks.pop((lending, effect.timer, effect.subject), None)
                         if clock is not None:
                             clock.due = math.inf
                     elif lending:
@@ -213,19 +228,6 @@ class Process:
             self.world.promises.ended(self, before)
             if entered is Failed:
                 self.world.failed(self)
-
-    # ------------------------------------------------------------------------------------ timers
-
-    def _arm(self, lending: bool, arm: Arm) -> None:
-        """A timer that is set anew before it runs out costs no event: the tick on its way looks again."""
-        timer, subject = arm.timer, arm.subject
-        clock = self._clocks.get((lending, timer, subject))
-        if clock is None:
-            clock = self._clocks[lending, timer, subject] = _Clock(lending, timer, subject)
-        clock.due = when = self._heap.now + arm.seconds
-        if when < clock.ticks:
-            clock.ticks = when
-            self._heap.at(when, self._tick, clock)
 
     def _tick(self, clock: _Clock) -> None:
         now = self._heap.now

@@ -121,8 +121,9 @@ class Promises:
 
     def lent(self, source: Process) -> None:
         """Somebody has begun to read from ``source``."""
-        if source.lending.readers > source.lender.terms.slots:
-            self.broken(DISTURB, source, f"{source.lending.readers} joiners read from it")
+        readers = len(source.lending.reading)
+        if readers > source.lender.terms.slots:
+            self.broken(DISTURB, source, f"{readers} joiners read from it")
 
     # ------------------------------------------------------------------------------ at the end
 
@@ -154,7 +155,7 @@ class Promises:
         changed = process.inbox in self.world.altered
         if process.memory != self.world.checkpoint.content and not changed:
             self.broken(LATE, process, f"its memory became {process.memory} while serving")
-        if process.lender.grants or process.lending.readers:
+        if process.lender.grants or process.lending.reading:
             self.broken(RECOVER, process, "a grant is open and nobody needs it")
         lost = process.sent_here - process.read_here
         if lost > 0 and FORGETS.isdisjoint(self.world.struck):

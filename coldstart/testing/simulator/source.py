@@ -35,17 +35,13 @@ class SourceHands:
         self.granted: dict[str, None] = {}
         """Transfers with an open grant, in their order."""
         self.reading: dict[str, Pull] = {}
-        """Whoever reads for them."""
+        """The pulls that read for them now."""
         self.epoch = ""
+        """The life of the store that knows us."""
+        self._ordered = False
         self._numbers: dict[str, int] = {}
         self._unseen: dict[str, int] = {}
         self._orders: deque[Callable[[], None]] = deque()
-        self._ordered = False
-
-    @property
-    def readers(self) -> int:
-        """Joiners that read from here now."""
-        return len(self.reading)
 
     # ------------------------------------------------------------------------------------ adverts
 

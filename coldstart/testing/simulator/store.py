@@ -177,7 +177,8 @@ class Store:
         process = self.inboxes.get(inbox)
         if process is not None:
             process.sent_here += 1
-            self.wake(process)
+            if not process.mail_due:
+                self.wake(process)
 
     def _change(self, shard: str) -> None:
         for process in self.waiting:
