@@ -122,6 +122,7 @@ class World:
         self.processes.clear()
         self.store.inboxes.clear()
         self.store.waiting.clear()
+        self.store.ledger.wipe()
 
     def named(self, inbox: str) -> Process:
         return self.processes[inbox]

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 SLICES = 16
-"""Slices of time per virtual second."""
+"""Slices of time per virtual second: a power of two, so that products and quotients with it are exact."""
 
 _Entry = tuple[float, int, Callable[..., object], tuple[object, ...]]
 
@@ -39,7 +39,8 @@ class Heap:
         self.trace: list[float] = []
         """Alternately the moment and the number of each step of a machine."""
         self._present = 0
-        """The slice of time that it is now."""
+        """The slice of time that it is now, which ends at:"""
+        self._horizon = 1 / SLICES
         self._queue: list[_Entry] = []
         """A heap of the calls in the present slice; of earlier slices none are left."""
         self._later: defaultdict[int, list[_Entry]] = defaultdict(list)
@@ -50,21 +51,19 @@ class Heap:
         if when < self.now:
             when = self.now
         self.events += 1
-        slice_ = int(when * SLICES)
-        if slice_ <= self._present:
+        if when < self._horizon:
             heappush(self._queue, (when, self.events, call, args))
         else:
-            self._later[slice_].append((when, self.events, call, args))
+            self._later[int(when * SLICES)].append((when, self.events, call, args))
 
     def after(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         """Call ``seconds`` from now."""
         when = self.now + seconds
         self.events += 1
-        slice_ = int(when * SLICES)
-        if slice_ <= self._present:
+        if when < self._horizon:
             heappush(self._queue, (when, self.events, call, args))
         else:
-            self._later[slice_].append((when, self.events, call, args))
+            self._later[int(when * SLICES)].append((when, self.events, call, args))
 
     def run(self, until: float) -> None:
         """Make all calls due up to ``until``; then it is ``until``."""
@@ -72,6 +71,7 @@ class Heap:
         while self._present < last:
             self._play(math.inf)
             self._present += 1
+            self._horizon = (self._present + 1) / SLICES
             self._queue = self._later.pop(self._present, [])
             heapify(self._queue)
         self._play(until)
