@@ -109,14 +109,17 @@ class Source(msgspec.Struct, frozen=True):
     grants: tuple[Grantee, ...] = ()
 
     def grantee(self, transfer: str) -> Grantee | None:
-        return next((grant for grant in self.grants if grant.transfer == transfer), None)
+        for grant in self.grants:
+            if grant.transfer == transfer:
+                return grant
+        return None
 
     def with_grant(self, grant: Grantee) -> Source:
-        others = tuple(other for other in self.grants if other.transfer != grant.transfer)
+        others = [other for other in self.grants if other.transfer != grant.transfer]
         return replace(self, grants=(*others, grant))
 
     def without(self, transfer: str) -> Source:
-        return replace(self, grants=tuple(grant for grant in self.grants if grant.transfer != transfer))
+        return replace(self, grants=tuple([grant for grant in self.grants if grant.transfer != transfer]))
 
 
 Move = tuple[Source, tuple[Effect, ...]]
@@ -364,7 +367,7 @@ def step(source: Source, event: Event, at: float) -> Move:
 
 def _held(source: Source) -> tuple[str, ...]:
     """The transfers whose slots are in use."""
-    return tuple(grant.transfer for grant in source.grants if not grant.closing)
+    return tuple([grant.transfer for grant in source.grants if not grant.closing])
 
 
 def _inspect(source: Source) -> Inspect:
@@ -386,7 +389,7 @@ def _objection(source: Source, event: events.HelloReceived, transport: str) -> s
         return "layout"
     if not transport:
         return "no common transport"
-    if sum(not grant.closing for grant in source.grants) >= source.terms.slots:
+    if len(_held(source)) >= source.terms.slots:
         return "busy"
     return ""
 

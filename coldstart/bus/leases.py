@@ -35,6 +35,14 @@ class Leases(Generic[ValueT]):
         held = self._held.get(name)
         return held[0] if held is not None and held[1] > now else None
 
+    def renew(self, name: str, now: float, seconds: float) -> ValueT | None:
+        """The value, held for so long from now on; None when there is none any more."""
+        held = self._held.get(name)
+        if held is None or held[1] <= now:
+            return None
+        self._held[name] = (held[0], now + seconds)
+        return held[0]
+
     def drop(self, name: str) -> None:
         self._held.pop(name, None)
 

@@ -8,8 +8,9 @@ A simulation drives it directly. Sources and slots are in ``roster.py``, what la
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -79,13 +80,13 @@ class Ledger:
         self.epoch = f"memory-{self._life}"
         self._last = 0  # a store without memory hands out low ids again
         self._seen: Leases[bool] = Leases()
-        self._shards: dict[str, Shard] = {}
+        self._shards: defaultdict[str, Shard] = defaultdict(Shard)
 
     # ------------------------------------------------------------------------ sources and slots
 
     def claim(self, claim: Claim) -> ClaimOutcome:
         now = self._now()
-        shard = self.shard(claim.shard)
+        shard = self._shards[claim.shard]
         # A conflict outweighs even an answer already given: nobody is believed.
         if roots := shard.conflicts.get(claim.layout):
             return Conflicted(tuple(roots), self.epoch)
@@ -114,14 +115,14 @@ class Ledger:
         shard.fence += 1
         granted = Granted(source, shard.fence, root, self.epoch, survey.skipped)
         shard.answers.put(claim.transfer, granted, now, claim.slot_seconds)
-        self._deliver(claim.shard, source.inbox, Letter(claim.hello, shard.fence), now)
+        self._deliver(claim.shard, shard, source.inbox, Letter(claim.hello, shard.fence), now)
         return granted
 
     def release(self, shard: str, source: str, transfer: str) -> Advert | None:
         now = self._now()
-        found = self.shard(shard)
+        found = self._shards[shard]
         if found.roster.release(source, transfer, now):
-            self._changed(shard)
+            self._changed(shard, found)
         return found.roster.find(source, now)
 
     def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
@@ -129,25 +130,27 @@ class Ledger:
         if advert.used or advert.struck:
             advert = msgspec.structs.replace(advert, used=0, struck=False)
         self._seen.put(shard, True, now, SHARD_SECONDS)
-        found = self.shard(shard)
+        found = self._shards[shard]
         if found.roster.advertise(advert, now, seconds, held):
-            self._changed(shard)
+            self._changed(shard, found)
         root = found.truths.get(advert.layout, ("",))[0]
         return Standing(self.epoch, root, found.roster.struck(advert.worker))
 
     def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
-        if self.shard(shard).roster.withdraw(worker, incarnation, self._now()):
-            self._changed(shard)
+        found = self._shards[shard]
+        if found.roster.withdraw(worker, incarnation, self._now()):
+            self._changed(shard, found)
 
     def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         now = self._now()
-        struck = self.shard(shard).roster.strike(worker, incarnation, proof, now)
+        found = self._shards[shard]
+        struck = found.roster.strike(worker, incarnation, proof, now)
         if struck is not None:
-            self._deliver(shard, struck.inbox, Letter(letter), now)
-            self._changed(shard)
+            self._deliver(shard, found, struck.inbox, Letter(letter), now)
+            self._changed(shard, found)
 
     def adverts(self, shard: str) -> tuple[Advert, ...]:
-        return self.shard(shard).roster.adverts(self._now())
+        return self._shards[shard].roster.adverts(self._now())
 
     def shards(self) -> tuple[str, ...]:
         return tuple(self._seen.live(self._now()))
@@ -156,7 +159,8 @@ class Ledger:
 
     def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
         now = self._now()
-        leaders = self.shard(shard).leaders
+        found = self._shards[shard]
+        leaders = found.leaders
         leader = leaders.get(layout, now)
         if leader and leader != worker:
             return False
@@ -164,23 +168,23 @@ class Ledger:
             leaders.put(layout, worker, now, seconds)
         elif leader:
             leaders.drop(layout)
-            self._changed(shard)
+            self._changed(shard, found)
         return True
 
     def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
-        found = self.shard(shard)
+        found = self._shards[shard]
         if layout not in found.truths:
             found.truths[layout] = (root, truth)
-            self._changed(shard)
+            self._changed(shard, found)
         known, conflict = found.truths[layout][0], found.conflicts.get(layout, [])
         if known != root and root not in conflict and len(conflict) < MAX_CONFLICTING_ROOTS:
             found.conflicts[layout] = conflict = sorted([*(conflict or [known]), root])
-            self._changed(shard)
+            self._changed(shard, found)
         return tuple(conflict) or (root,)
 
     def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         """The published truth; None before there is one, and in a conflict, where none is believed."""
-        found = self.shard(shard)
+        found = self._shards[shard]
         if layout in found.conflicts or layout not in found.truths:
             return None
         return found.truths[layout][1]
@@ -189,10 +193,10 @@ class Ledger:
 
     def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
         now = self._now()
-        nonces, once = self.shard(shard).nonces, f"{inbox}/{nonce}"
-        if not nonces.get(once, now):
-            nonces.put(once, True, now, NONCE_SECONDS)
-            self._deliver(shard, inbox, Letter(body), now)
+        found, once = self._shards[shard], f"{inbox}/{nonce}"
+        if not found.nonces.get(once, now):
+            found.nonces.put(once, True, now, NONCE_SECONDS)
+            self._deliver(shard, found, inbox, Letter(body), now)
 
     def heard(self, shard: str, inbox: str, cursor: Cursor) -> Heard:
         """What came after ``cursor``, without waiting."""
@@ -201,53 +205,51 @@ class Ledger:
         after, seen = _number(cursor.inbox), _number(cursor.fleet)
         if after > self._last or seen > self._last:  # of a time that this store has forgotten
             return Heard(Cursor(f"{self._last}-0", f"{self._last}-0", self.epoch), renewed=True)
-        now = self._now()
-        found = self.shard(shard)
+        found = self._shards[shard]
         letters: list[Letter] = []
-        newest = cursor.inbox
-        if inbound := found.inboxes.get(inbox, now):
-            found.inboxes.put(inbox, inbound, now, INBOX_SECONDS)
+        newest, fleet = cursor.inbox, cursor.fleet
+        inbound = found.inboxes.renew(inbox, self._now(), INBOX_SECONDS)
+        if inbound and inbound[-1][0] > after:
+            newest = f"{inbound[-1][0]}-0"
             for number, letter in reversed(inbound):
                 if number <= after:
                     break
                 letters.append(letter)
             letters.reverse()
-            newest = f"{inbound[-1][0]}-0" if letters else newest
         changed = found.changes > seen
-        fleet = f"{found.changes}-0" if changed else cursor.fleet
+        if changed:
+            fleet = f"{found.changes}-0"
         return Heard(Cursor(newest, fleet, self.epoch), tuple(letters), changed)
 
     def record(self, shard: str, entry: bytes) -> None:
-        self.shard(shard).journal.append(entry)
+        self._shards[shard].journal.append(entry)
 
     def journal(self, shard: str) -> tuple[bytes, ...]:
         """The journal entries of a shard, oldest first."""
-        return tuple(self.shard(shard).journal)
+        return tuple(self._shards[shard].journal)
 
     # ------------------------------------------------------------------------------------- inside
 
     def shard(self, key: str) -> Shard:
         """All that is kept of one shard; a test may spoil it."""
-        found = self._shards.get(key)
-        if found is None:
-            found = self._shards[key] = Shard()
-        return found
+        return self._shards[key]
 
-    def _next_id(self) -> int:
+    def _changed(self, name: str, shard: Shard) -> None:
         self._last += 1
-        return self._last
+        shard.changes = self._last
+        self.on_change(name)
 
-    def _changed(self, shard: str) -> None:
-        self.shard(shard).changes = self._next_id()
-        self.on_change(shard)
-
-    def _deliver(self, shard: str, inbox: str, letter: Letter, now: float) -> None:
-        inboxes = self.shard(shard).inboxes
-        inbound = inboxes.get(inbox, now) or deque(maxlen=INBOX_LETTERS)
-        inbound.append((self._next_id(), letter))
-        inboxes.put(inbox, inbound, now, INBOX_SECONDS)
-        self.on_letter(shard, inbox)
+    def _deliver(self, name: str, shard: Shard, inbox: str, letter: Letter, now: float) -> None:
+        inbound = shard.inboxes.renew(inbox, now, INBOX_SECONDS)
+        if inbound is None:
+            inbound = deque(maxlen=INBOX_LETTERS)
+            shard.inboxes.put(inbox, inbound, now, INBOX_SECONDS)
+        self._last += 1
+        inbound.append((self._last, letter))
+        self.on_letter(name, inbox)
 
 
+@lru_cache(maxsize=1024)
 def _number(identifier: str) -> int:
+    """Kept, because listeners come back with the id that they were given."""
     return int(identifier.partition("-")[0])

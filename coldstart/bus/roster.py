@@ -127,7 +127,8 @@ class Roster:
             standing.used = 0
         standing.advert, standing.incarnation = advert, advert.incarnation
         standing.ends = until = now + seconds
-        self._due = min(self._due, until)
+        if until < self._due:
+            self._due = until
         for transfer in held:
             if now < standing.slots.get(transfer, now) < until:
                 standing.slots[transfer] = until
@@ -251,10 +252,11 @@ def _survey(listed: Sequence[Standing], claim: Claim, *, first: bool = False) ->
         elif ours and standing.transports != transports and ours.isdisjoint(standing.transports):
             refusal = Skip(standing.worker, "transports", standing.layout)
         elif refusal is None:
-            if standing.rank == best_rank:
+            rank = standing.rank
+            if rank == best_rank:
                 best.append(standing)
-            elif standing.rank > best_rank:
-                best, best_rank = [standing], standing.rank
+            elif rank > best_rank:
+                best, best_rank = [standing], rank
             if first:
                 break
             continue

@@ -12,7 +12,10 @@ performed by ``joiner.py`` and ``source.py``.
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from coldstart.events import Event
 from coldstart.source import Terms
@@ -22,7 +25,7 @@ from coldstart.testing.simulator.memory import Checkpoint
 from coldstart.testing.simulator.process import Process
 from coldstart.testing.simulator.promises import Promises
 from coldstart.testing.simulator.scenario import Fault, Outcome, Scenario
-from coldstart.testing.simulator.store import Store
+from coldstart.testing.simulator.store import LINEAGE, Store
 
 CRASH_LOOP = 1.0
 """Seconds until somebody starts a failed worker anew."""
@@ -40,6 +43,7 @@ class World:
         self.heap = Heap(seed)
         self.store = Store(self.heap)
         self.checkpoint = Checkpoint(scenario.chunks)
+        self.terms = Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain)
         self.promises = Promises(self)
         self.processes: dict[str, Process] = {}
         """By inbox; all that ever were."""
@@ -71,13 +75,13 @@ class World:
     def _until_ended(self) -> None:
         """Go on until every cold start has ended, or should have long ago."""
         bound = self.heap.now + 3 * self.one_start
-        while self.heap.now < bound and any(not process.ended for process in self.processes.values() if process.alive):
+        while self.heap.now < bound and any(process.alive and not process.ended for process in self.processes.values()):
             self.heap.run(self.heap.now + LOOK)
 
     @property
     def settling(self) -> float:
         """After this nothing of a fault may be left: leases, grants and slots have ended by themselves."""
-        terms = Terms("", 1, ())
+        terms = self.terms
         waiting = max(terms.lease, terms.grant, terms.accept) + terms.lease
         return waiting + self.one_start + self.scenario.standstill
 
@@ -109,6 +113,16 @@ class World:
         """A cold start has failed: the process ends, and another one is started."""
         process.kill()
         self.heap.after(CRASH_LOOP, self.launch, process.name)
+
+    def end(self) -> None:
+        """Let go of each other, so that the memory is free without a search for cycles."""
+        self.heap.clear()
+        for process in self.processes.values():
+            del process.joining, process.lending
+        self.processes.clear()
+        self.store.inboxes.clear()
+        self.store.waiting.clear()
+        self.store.ledger.wipe()
 
     def named(self, inbox: str) -> Process:
         return self.processes[inbox]
@@ -157,4 +171,21 @@ def simulate(
         worker: the process to play it with; planted bugs are subclasses of :class:`Process`.
         journal: keep every step in words.
     """
-    return World(scenario, seed, worker, journal=journal).play()
+    with _uncollected():
+        world = World(scenario, seed, worker, journal=journal)
+        try:
+            return world.play()
+        finally:
+            world.end()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: a run makes much and drops it by itself, so that every look is in vain."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.events import AttemptEvent, Event
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
 from coldstart.plan import Chunks
 from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
 from coldstart.testing.simulator.memory import Truth
@@ -30,15 +32,13 @@ SIGN_OF_LIFE = 4.0
 TRANSPORTS = ("sim",)
 
 
-class Transfer:
+class Transfer(msgspec.Struct, eq=False):
     """One claim of ours, as we remember it."""
 
-    __slots__ = ("early", "ident", "number", "source")
-
-    def __init__(self, ident: str, number: int) -> None:
-        self.ident, self.number = ident, number
-        self.source: Advert | None = None
-        self.early: list[AttemptEvent] | None = []
+    ident: str
+    number: int
+    source: Advert | None = None
+    early: list[AttemptEvent] | None = []
 
 
 class JoinerHands:
@@ -52,27 +52,12 @@ class JoinerHands:
         self.truth: Truth | None = None
         self.published = False
         """Whether the store has had our truth."""
+        self.leading = False
         self.transfers: dict[int, Transfer] = {}
         self.movements: dict[int, Movement] = {}
         self.digests: dict[int, int] = {}
-        self.leading = False
         self.wronged: list[str] = []
         """Incarnations that gave us wrong bytes."""
-        self.perform: Mapping[type[Effect], Callable[..., None]] = {
-            effects.ClaimSource: self.claim,
-            effects.FetchTruth: self.fetch_truth,
-            effects.Pull: self.pull,
-            effects.ReadStorage: self.read_storage,
-            effects.Abandon: self.abandon,
-            effects.Release: self.release,
-            effects.Strike: self.strike,
-            effects.PublishTruth: self.publish_truth,
-            effects.Check: self.check,
-            effects.ReplaceMemory: self.replace_memory,
-            effects.Resign: self.resign,
-            effects.StartLending: self.start_lending,
-            effects.StopLending: self.stop_lending,
-        }
 
     # ---------------------------------------------------------------------------- claims, letters
 
@@ -124,16 +109,31 @@ class JoinerHands:
         for event in early:
             self.process.post(event)
 
-    def letter(self, message: Offer | Refusal) -> None:
-        """A source's letter, if it proves that it means a transfer of ours."""
+    def offered(self, message: Offer) -> None:
+        """A source's yes."""
+        attempt = self._meant(message)
+        if attempt is not None:
+            self._answered(events.OfferReceived(attempt, message.transport, message.ticket, message.number))
+
+    def refused(self, message: Refusal) -> None:
+        """A source's no."""
+        attempt = self._meant(message)
+        if attempt is not None:
+            self._answered(events.OfferRefused(attempt, message.reason))
+
+    def _meant(self, message: Offer | Refusal) -> int | None:
+        """The attempt that a letter proves to mean."""
         for attempt, transfer in self.transfers.items():
             if transfer.ident == message.transfer and message.answer == transfer.number + 1:
-                event = _letter_event(message, attempt)
-                if transfer.early is None:
-                    self.process.post(event)
-                else:
-                    transfer.early.append(event)
-                return
+                return attempt
+        return None
+
+    def _answered(self, event: AttemptEvent) -> None:
+        early = self.transfers[event.attempt].early
+        if early is None:
+            self.process.post(event)
+        else:
+            early.append(event)
 
     def send(self, inbox: str, message: Accept | Done, nonce: str) -> None:
         """Post a letter; nobody waits for it."""
@@ -344,11 +344,29 @@ class JoinerHands:
         self.process.post_to_source(events.DrainRequested())
 
 
-def _letter_event(message: Offer | Refusal, attempt: int) -> AttemptEvent:
-    if isinstance(message, Offer):
-        return events.OfferReceived(attempt, message.transport, message.ticket, message.number)
-    return events.OfferRefused(attempt, message.reason)
-
-
 def _ignore(answer: object) -> None:
     return
+
+
+JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
+    effects.ClaimSource: JoinerHands.claim,
+    effects.FetchTruth: JoinerHands.fetch_truth,
+    effects.Pull: JoinerHands.pull,
+    effects.ReadStorage: JoinerHands.read_storage,
+    effects.Abandon: JoinerHands.abandon,
+    effects.Release: JoinerHands.release,
+    effects.Strike: JoinerHands.strike,
+    effects.PublishTruth: JoinerHands.publish_truth,
+    effects.Check: JoinerHands.check,
+    effects.ReplaceMemory: JoinerHands.replace_memory,
+    effects.Resign: JoinerHands.resign,
+    effects.StartLending: JoinerHands.start_lending,
+    effects.StopLending: JoinerHands.stop_lending,
+}
+"""What performs each effect: ``JOINER_HANDS[type(effect)](hands, effect)``. One table for all processes."""
+
+JOINER_LETTERS: Mapping[type[Message], Callable[..., None]] = {
+    Offer: JoinerHands.offered,
+    Refusal: JoinerHands.refused,
+}
+"""What takes each letter that is for the joiner."""

@@ -34,9 +34,9 @@ class Movement:
         self.world = joiner.world
         self.landed = 0
         self.ended = False
+        self._chunk = -1
         self.memory: Content = joiner.memory
         self._chunks: Iterator[int] = iter(chunks)
-        self._chunk = -1
 
     def abandon(self) -> None:
         """Cancel it."""
@@ -48,8 +48,8 @@ class Movement:
         self._next()
 
     def _next(self) -> None:
-        self._chunk = next(self._chunks, -1)
-        if self._chunk < 0:
+        self._chunk = chunk = next(self._chunks, -1)
+        if chunk < 0:
             self._end("")
         else:
             self._part(0)
@@ -58,7 +58,7 @@ class Movement:
         """Bring the next part of the present chunk; the last one completes it."""
         nbytes = self.world.scenario.chunk_bytes
         seconds = self.seconds(nbytes)
-        parts = max(1, math.ceil(seconds / PART_SECONDS))
+        parts = math.ceil(seconds / PART_SECONDS) or 1
         if part >= parts:  # it has become faster meanwhile
             part = parts - 1
         self.world.heap.after(seconds / parts, self._arrive, part, parts)
@@ -77,7 +77,7 @@ class Movement:
         nbytes = self.world.scenario.chunk_bytes // parts
         self.landed += nbytes
         self.joiner.post(events.BytesLanded(self.attempt, nbytes))
-        if not self.over:
+        if not self.over():
             if part + 1 < parts:
                 self._part(part + 1)
             else:
@@ -86,10 +86,9 @@ class Movement:
     def _complete(self) -> None:
         content = self.memory[self._chunk] = self.content(self._chunk)
         self.joiner.joining.verify(self.attempt, self._chunk, content, self.truth)
-        if not self.over:
+        if not self.over():
             self._next()
 
-    @property
     def over(self) -> bool:
         """Whether it has ended, of itself or by what a machine made of its last report."""
         return self.ended
@@ -138,14 +137,14 @@ class Pull(Movement):
         elif self.transfer not in source.lending.granted:
             self._end("no such grant", LATENCY)
         else:
-            source.lending.granted[self.transfer] = self
+            source.lending.reading[self.transfer] = self
             self.world.promises.lent(source)
             self._next()
 
     def seconds(self, nbytes: int) -> float:
         assert self.source is not None
         transport = self.world.scenario.transport
-        seconds = transport.seconds(nbytes, max(1, self.source.lending.readers), self.world.heap.luck)
+        seconds = transport.seconds(nbytes, len(self.source.lending.reading) or 1, self.world.heap.luck)
         return seconds * self.source.slowness
 
     def held_up(self) -> float:
@@ -155,7 +154,8 @@ class Pull(Movement):
             return math.inf
         if source.severed or self.joiner.severed:
             return PART_SECONDS
-        return max(0.0, source.thaws - now, self.joiner.thaws - now)
+        thaws = max(source.thaws, self.joiner.thaws)
+        return thaws - now if thaws > now else 0.0
 
     def content(self, chunk: int) -> int:
         assert self.source is not None
@@ -185,8 +185,8 @@ class Pull(Movement):
 
     def _over(self) -> None:
         super()._over()
-        if self.source is not None and self.source.lending.granted.get(self.transfer) is self:
-            self.source.lending.granted[self.transfer] = None
+        if self.source is not None and self.source.lending.reading.get(self.transfer) is self:
+            del self.source.lending.reading[self.transfer]
 
 
 class StorageRead(Movement):

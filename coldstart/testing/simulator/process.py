@@ -10,22 +10,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from coldstart import events, machine, source
-from coldstart.effects import Arm, Disarm, Effect
+from coldstart.effects import Arm, Disarm
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Expired, FleetChanged, StoreRenewed, Timer
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, decode
+from coldstart.messages import decode
 from coldstart.phases.states import Failed, Gone, Serving, State, Waiting
 from coldstart.ports import Cursor, Heard
-from coldstart.source import Mode, Source, Terms
-from coldstart.testing.simulator.joiner import JoinerHands
-from coldstart.testing.simulator.source import SourceHands
-from coldstart.testing.simulator.store import LINEAGE, SHARD
+from coldstart.source import Mode, Source
+from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
+from coldstart.testing.simulator.source import SOURCE_HANDS, SOURCE_LETTERS, SourceHands
+from coldstart.testing.simulator.store import SHARD
 
 if TYPE_CHECKING:
     from coldstart.testing.simulator.fleet import World
+
+AnswerT = TypeVar("AnswerT")
 
 RETRY = 0.5
 """A worker that cannot reach the store listens again after this."""
@@ -42,17 +46,18 @@ NUMBER_OF: Mapping[type[Event], int] = {
 """The event's place in the trace."""
 
 
-class _Clock:
-    """A timer: when it runs out, and when the next tick looks."""
-
-    __slots__ = ("due", "expired", "lending", "ticks")
-
-    def __init__(self, lending: bool, expired: Expired) -> None:
-        self.lending, self.expired = lending, expired
-        self.due = self.ticks = math.inf
+ENDS: frozenset[type[State]] = frozenset({Serving, Failed, Gone})
+"""States in which a cold start has ended, well or not."""
 
 
-Hands = Mapping[type[Effect], Callable[..., None]]
+class _Clock(msgspec.Struct, eq=False):
+    """A timer of one machine: when it runs out, and when the next tick looks."""
+
+    lending: bool
+    timer: Timer
+    subject: str
+    due: float = math.inf
+    ticks: float = math.inf
 
 
 class Process:
@@ -63,13 +68,18 @@ class Process:
     planted bugs replace.
     """
 
+    __slots__ = (
+        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "cursor", "deaf", "excused", "frozen",
+        "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute", "name",
+        "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws", "world",
+    )  # fmt: skip
+
     joiner_step = staticmethod(machine.step)
     source_step = staticmethod(source.step)
     joiner_hands: type[JoinerHands] = JoinerHands
     source_hands: type[SourceHands] = SourceHands
 
     def __init__(self, world: World, name: str, index: int, life: int) -> None:
-        scenario = world.scenario
         self.world, self.name = world, name
         self.index = 64 * index
         """What its steps are numbered from, in the trace."""
@@ -90,11 +100,10 @@ class Process:
         """Letters put into its inbox in this life of the store, and letters that it has read."""
         self.cursor = Cursor()
         self.memory = world.checkpoint.empty()
-        self.state: State = machine.initial(scenario.limits)
-        self.lender = Source(Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain))
+        self.state: State = machine.initial(world.scenario.limits)
+        self.lender = Source(world.terms)
         self.joining = self.joiner_hands(self)
         self.lending = self.source_hands(self)
-        self._joining, self._lending = self.joining.perform, self.lending.perform
         self._clocks: dict[tuple[bool, Timer, str], _Clock] = {}
         self._queue: deque[tuple[bool, Event]] = deque()
         self._stepping = False
@@ -115,7 +124,7 @@ class Process:
     @property
     def ended(self) -> bool:
         """Whether the cold start has ended, well or not."""
-        return isinstance(self.state, Serving | Failed | Gone)
+        return type(self.state) in ENDS
 
     @property
     def sound(self) -> bool:
@@ -144,93 +153,94 @@ class Process:
         """Call now; later if frozen, never if dead."""
         if not self.alive:
             return
-        if self.thaws > self.world.heap.now:
+        if self.thaws > self._heap.now:
             if self.thaws < math.inf:
-                self.world.heap.at(self.thaws, self.when_awake, call, *args)
+                self._heap.at(self.thaws, self.when_awake, call, *args)
             return
         call(*args)
 
+    def hear(self, done: Callable[[AnswerT], None], answer: AnswerT) -> None:
+        """Take the answer to a call, as :meth:`when_awake` does."""
+        if self.alive and self.thaws <= self._heap.now:
+            done(answer)
+        else:
+            self.when_awake(done, answer)
+
     def _run(self) -> None:
+        """Step the machines through all events, and perform what they ask for: timers here, the rest by the hands.
+
+        Half of a simulation's time is spent in this loop, so that the steps are written out in it.
+        """
+        queue, clocks, journal = self._queue, self._clocks, self.world.journal
+        now, trace = self._heap.now, self._heap.trace
         self._stepping = True
-        queue = self._queue
         try:
             while queue and self.alive:
                 lending, event = queue.popleft()
+                number = self.index + NUMBER_OF[type(event)]
                 if lending:
-                    self._step_source(event)
+                    trace.append(now)
+                    trace.append(number + 0.5)
+                    lender = self.lender
+                    self.lender, asked = self.source_step(lender, event, now)
+                    if journal is not None:
+                        self.world.note(self, event, lender.mode.value, self.lender.mode.value)
                 else:
-                    self._step_joiner(event)
+                    trace.append(now)
+                    trace.append(number)
+                    before = self.state
+                    self.state, asked = self.joiner_step(before, event, now)
+                    if journal is not None:
+                        self.world.note(self, event, type(before).__name__, type(self.state).__name__)
+                    if type(before) is not type(self.state):
+                        self._entered(before)
+                for effect in asked:
+                    if type(effect) is Arm:
+                        clock = clocks.get((lending, effect.timer, effect.subject))
+                        if clock is None:
+                            clock = _Clock(lending, effect.timer, effect.subject)
+                            clocks[lending, effect.timer, effect.subject] = clock
+                        clock.due = due = now + effect.seconds
+                        # A timer set anew before it runs out costs no event: the tick on its way looks again.
+                        if due < clock.ticks:
+                            clock.ticks = due
+                            self._heap.at(due, self._tick, clock)
+                    elif type(effect) is Disarm:
+                        clock = clocks.pop((lending, effect.timer, effect.subject), None)
+                        if clock is not None:
+                            clock.due = math.inf
+                    elif lending:
+                        SOURCE_HANDS[type(effect)](self.lending, effect)
+                    else:
+                        JOINER_HANDS[type(effect)](self.joining, effect)
         except IllegalTransition as error:
             self.world.promises.broken("total machines", self, str(error))
             self.kill()
         self._stepping = False
 
-    def _step_joiner(self, event: Event) -> None:
-        heap, before = self._heap, self.state
-        heap.trace += (heap.now, self.index + NUMBER_OF[type(event)])
-        self.state, effects = self.joiner_step(before, event, heap.now)
-        if self.world.journal is not None:
-            self.world.note(self, event, type(before).__name__, type(self.state).__name__)
-        if type(before) is not type(self.state):
-            self._entered(before)
-        self._perform(False, effects, self._joining)
-
     def _entered(self, before: State) -> None:
-        waiting = self.world.store.waiting
-        if isinstance(self.state, Waiting):
-            waiting[self] = None
-        elif isinstance(before, Waiting):
-            waiting.pop(self, None)
-        elif isinstance(self.state, Serving | Failed | Gone):
+        entered = type(self.state)
+        if entered is Waiting:
+            self.world.store.waiting[self] = None
+        elif type(before) is Waiting:
+            self.world.store.waiting.pop(self, None)
+        elif entered in ENDS:
             self.world.promises.ended(self, before)
-            if isinstance(self.state, Failed):
+            if entered is Failed:
                 self.world.failed(self)
 
-    def _step_source(self, event: Event) -> None:
-        heap, before = self._heap, self.lender
-        heap.trace += (heap.now, self.index + NUMBER_OF[type(event)] + 0.5)
-        self.lender, effects = self.source_step(before, event, heap.now)
-        if self.world.journal is not None:
-            self.world.note(self, event, before.mode.value, self.lender.mode.value)
-        self._perform(True, effects, self._lending)
-
-    def _perform(self, lending: bool, effects: tuple[Effect, ...], hands: Hands) -> None:
-        """Timers here, everything else by the hands.
-
-        A timer that is set anew before it runs out costs no event: the tick on its way looks again.
-        """
-        for effect in effects:
-            kind = type(effect)
-            if kind is Arm:
-                assert isinstance(effect, Arm)
-                key = (lending, effect.timer, effect.subject)
-                clock = self._clocks.get(key)
-                if clock is None:
-                    clock = self._clocks[key] = _Clock(lending, Expired(effect.timer, effect.subject))
-                clock.due = when = self._heap.now + effect.seconds
-                if when < clock.ticks:
-                    clock.ticks = when
-                    self._heap.after(effect.seconds, self._tick, clock, when)
-            elif kind is Disarm:
-                assert isinstance(effect, Disarm)
-                clock = self._clocks.pop((lending, effect.timer, effect.subject), None)
-                if clock is not None:
-                    clock.due = math.inf
-            else:
-                hands[kind](effect)
-
-    def _tick(self, clock: _Clock, when: float) -> None:
-        if clock.ticks != when or clock.due == math.inf or not self.alive:
-            return
+    def _tick(self, clock: _Clock) -> None:
         now = self._heap.now
+        if clock.ticks != now or clock.due == math.inf or not self.alive:
+            return
         later = max(clock.due, self.thaws)
         if later > now:
             clock.ticks = later
             if later < math.inf:
-                self._heap.at(later, self._tick, clock, later)
+                self._heap.at(later, self._tick, clock)
             return
         clock.ticks = clock.due = math.inf
-        (self.post_to_source if clock.lending else self.post)(clock.expired)
+        (self.post_to_source if clock.lending else self.post)(Expired(clock.timer, clock.subject))
 
     # -------------------------------------------------------------------------------------- mail
 
@@ -239,34 +249,30 @@ class Process:
         self.mail_due = False
         if not self.alive:
             return
-        if self.thaws > self.world.heap.now:
+        if self.thaws > self._heap.now:
             self.mail_due = True
             self.when_awake(self.read_mail)
             return
         store = self.world.store
         if not (store.calm or store.reaches(self)):
             self.mail_due = True
-            self.world.heap.after(RETRY, self.read_mail)
+            self._heap.after(RETRY, self.read_mail)
             return
         heard = self.listen()
         self.cursor = heard.cursor
         if heard.renewed:
             self.post_to_source(StoreRenewed())
             store.wake(self)
-        self.read_here += len(heard.letters)
         for letter in heard.letters:
-            self._deliver(letter.body, letter.fence)
-        if heard.fleet_changed and isinstance(self.state, Waiting):
+            self.read_here += 1
+            message = decode(letter.body)
+            if (take := JOINER_LETTERS.get(type(message))) is not None:
+                take(self.joining, message)
+            else:
+                SOURCE_LETTERS[type(message)](self.lending, message, letter.fence)
+        if heard.fleet_changed and type(self.state) is Waiting:
             self.post(FleetChanged())
 
     def listen(self) -> Heard:
         """What came since the cursor."""
         return self.world.store.ledger.heard(SHARD, self.inbox, self.cursor)
-
-    def _deliver(self, body: bytes, fence: int) -> None:
-        message = decode(body)
-        match message:
-            case Offer() | Refusal():
-                self.joining.letter(message)
-            case Hello() | Accept() | Doubt() | Done():
-                self.lending.letter(message, fence)

@@ -62,15 +62,13 @@ class Promises:
 
     def ended(self, process: Process, before: State) -> None:
         """The joiner serves, has failed, or is gone."""
-        match process.state:
-            case Serving():
-                self._served(process, process.state)
-            case Failed():
-                self._failed(process, process.state)
-            case _ if not isinstance(before, Serving | Draining):
-                self.paths["left"] += 1
-            case _:
-                pass
+        state = process.state
+        if isinstance(state, Serving):
+            self._served(process, state)
+        elif isinstance(state, Failed):
+            self._failed(process, state)
+        elif not isinstance(before, Serving | Draining):
+            self.paths["left"] += 1
 
     def _served(self, process: Process, state: Serving) -> None:
         journey = state.journey
@@ -101,7 +99,7 @@ class Promises:
         storage = scenario.storage_seconds
         if process.storage_fault:
             storage = 2 * storage + scenario.standstill
-        words = CALLS * (DEADLINE if self.world.struck.keys() & AT_THE_STORE else ROUND_TRIP)
+        words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
         bound = storage + limits.patience + GRACE + journey.followed + words + process.excused
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
@@ -124,21 +122,23 @@ class Promises:
 
     def lent(self, source: Process) -> None:
         """Somebody has begun to read from ``source``."""
-        if source.lending.readers > source.lender.terms.slots:
-            self.broken(DISTURB, source, f"{source.lending.readers} joiners read from it")
+        readers = len(source.lending.reading)
+        if readers > source.lender.terms.slots:
+            self.broken(DISTURB, source, f"{readers} joiners read from it")
 
     # ------------------------------------------------------------------------------ at the end
 
     def settled(self, newcomers: list[Process]) -> None:
         """All faults are over and everybody has had time: what is left of them?"""
         world = self.world
+        advertised = {advert.inbox for advert in world.store.ledger.adverts(SHARD)}
         for process in world.processes.values():
             if not process.alive:
                 continue
             if not process.ended:
                 self.broken(HANG, process, f"still in {type(process.state).__name__}")
             elif isinstance(process.state, Serving):
-                self._keeps(process)
+                self._keeps(process, process.inbox in advertised)
         if Fault.CLOCK not in world.struck:
             for advert in world.store.ledger.adverts(SHARD):
                 if advert.used:
@@ -152,17 +152,16 @@ class Promises:
         if not world.struck and world.loaders > 1:
             self.broken(ONCE, newcomers[0], f"{world.loaders} workers read storage for everybody")
 
-    def _keeps(self, process: Process) -> None:
+    def _keeps(self, process: Process, advertised: bool) -> None:
         changed = process.inbox in self.world.altered
         if process.memory != self.world.checkpoint.content and not changed:
             self.broken(LATE, process, f"its memory became {process.memory} while serving")
-        if process.lender.grants or process.lending.readers:
+        if process.lender.grants or process.lending.reading:
             self.broken(RECOVER, process, "a grant is open and nobody needs it")
         lost = process.sent_here - process.read_here
-        if lost > 0 and not self.world.struck.keys() & FORGETS:
+        if lost > 0 and FORGETS.isdisjoint(self.world.struck):
             self.broken(RECOVER, process, f"{lost} letters were put into its inbox and never read")
-        advertised = {advert.inbox for advert in self.world.store.ledger.adverts(SHARD)}
-        if process.lender.mode is Mode.OPEN and process.inbox not in advertised:
+        if process.lender.mode is Mode.OPEN and not advertised:
             self.broken(RECOVER, process, "serves and is not advertised")
 
     def _received(self, process: Process) -> None:

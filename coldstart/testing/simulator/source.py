@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from coldstart import effects, events
 from coldstart.effects import Effect
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
 from coldstart.ports import Advert, Standing
 from coldstart.source import NO_SIGN_OF_LIFE
 from coldstart.testing.simulator.store import LINEAGE, SHARD
@@ -32,28 +32,16 @@ class SourceHands:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.world = process.world
-        self.granted: dict[str, Pull | None] = {}
-        """Open grants by transfer, with whoever reads for them."""
+        self.granted: dict[str, None] = {}
+        """Transfers with an open grant, in their order."""
+        self.reading: dict[str, Pull] = {}
+        """The pulls that read for them now."""
         self.epoch = ""
+        """The life of the store that knows us."""
+        self._ordered = False
         self._numbers: dict[str, int] = {}
         self._unseen: dict[str, int] = {}
         self._orders: deque[Callable[[], None]] = deque()
-        self._ordered = False
-        self.perform: Mapping[type[Effect], Callable[..., None]] = {
-            effects.Advertise: self.advertise,
-            effects.Withdraw: self.withdraw,
-            effects.OpenOffer: self.open_offer,
-            effects.SendOffer: self.send_offer,
-            effects.SendRefusal: self.send_refusal,
-            effects.CloseGrant: self.close_grant,
-            effects.Inspect: self.inspect,
-            effects.ReportDrained: self.report_drained,
-        }
-
-    @property
-    def readers(self) -> int:
-        """Joiners that read from here now."""
-        return sum(pull is not None for pull in self.granted.values())
 
     # ------------------------------------------------------------------------------------ adverts
 
@@ -138,9 +126,11 @@ class SourceHands:
         self._in_order(order)
 
     def _in_order(self, order: Callable[[], None]) -> None:
-        self._orders.append(order)
-        if not self._ordered:
-            self._next()
+        if self._ordered:
+            self._orders.append(order)
+        else:
+            self._ordered = True
+            order()
 
     def _next(self, answer: object = None) -> None:
         self._ordered = bool(self._orders)
@@ -150,7 +140,7 @@ class SourceHands:
     def _vouch_for(self, held: tuple[str, ...]) -> None:
         """Who is seen reading lives; who was and is not any more, twice in a row, does not."""
         for transfer in held:
-            if self.granted.get(transfer) is not None:
+            if transfer in self.reading:
                 self._unseen[transfer] = 0
                 self.process.post_to_source(events.AcceptReceived(transfer))
             elif transfer in self._unseen:
@@ -160,24 +150,27 @@ class SourceHands:
 
     # ------------------------------------------------------------------------------------- grants
 
-    def letter(self, message: Hello | Accept | Doubt | Done, fence: int) -> None:
-        """A joiner's letter, if it proves what it must."""
-        post = self.process.post_to_source
-        match message:
-            case Hello():
-                post(
-                    events.HelloReceived(
-                        message.transfer, message.joiner, fence, message.number, message.layout, message.transports
-                    )
-                )
-            case Accept():
-                if self._numbers.get(message.transfer) == message.answer - 1:
-                    post(events.AcceptReceived(message.transfer))
-            case Doubt():
-                if message.chunk < self.world.scenario.chunks:
-                    post(events.DoubtReceived(message.transfer, message.chunk))
-            case Done():
-                post(events.DoneReceived(message.transfer, message.outcome))
+    def hello(self, message: Hello, fence: int) -> None:
+        """A joiner asks for an offer."""
+        self.process.post_to_source(
+            events.HelloReceived(
+                message.transfer, message.joiner, fence, message.number, message.layout, message.transports
+            )
+        )
+
+    def accepted(self, message: Accept, fence: int) -> None:
+        """A joiner shows that it lives, if it proves that it means our offer."""
+        if self._numbers.get(message.transfer) == message.answer - 1:
+            self.process.post_to_source(events.AcceptReceived(message.transfer))
+
+    def doubted(self, message: Doubt, fence: int) -> None:
+        """A joiner found a chunk wrong."""
+        if message.chunk < self.world.scenario.chunks:
+            self.process.post_to_source(events.DoubtReceived(message.transfer, message.chunk))
+
+    def done(self, message: Done, fence: int) -> None:
+        """A joiner needs its grant no more."""
+        self.process.post_to_source(events.DoneReceived(message.transfer, message.outcome))
 
     def open_offer(self, effect: effects.OpenOffer) -> None:
         self.granted[effect.transfer] = None
@@ -213,14 +206,17 @@ class SourceHands:
             store.tell(self.process, lambda: store.ledger.release(SHARD, name, transfer))
 
     def _revoke(self, transfer: str) -> None:
-        pull = self.granted.pop(transfer, None)
+        self.granted.pop(transfer, None)
+        pull = self.reading.pop(transfer, None)
         if pull is not None:
             pull.closed("revoked")
 
     def close_all(self) -> None:
         """The process has ended."""
-        for transfer, pull in tuple(self.granted.items()):
-            del self.granted[transfer]
+        transfers = tuple(self.granted)
+        self.granted.clear()
+        for transfer in transfers:
+            pull = self.reading.pop(transfer, None)
             if pull is not None and self.process.answers:
                 pull.closed("connection lost")
 
@@ -234,3 +230,24 @@ class SourceHands:
                 self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
                 return
         self.process.post_to_source(events.WeightsProven(effect.generation))
+
+
+SOURCE_HANDS: Mapping[type[Effect], Callable[..., None]] = {
+    effects.Advertise: SourceHands.advertise,
+    effects.Withdraw: SourceHands.withdraw,
+    effects.OpenOffer: SourceHands.open_offer,
+    effects.SendOffer: SourceHands.send_offer,
+    effects.SendRefusal: SourceHands.send_refusal,
+    effects.CloseGrant: SourceHands.close_grant,
+    effects.Inspect: SourceHands.inspect,
+    effects.ReportDrained: SourceHands.report_drained,
+}
+"""What performs each effect: ``SOURCE_HANDS[type(effect)](hands, effect)``. One table for all processes."""
+
+SOURCE_LETTERS: Mapping[type[Message], Callable[..., None]] = {
+    Hello: SourceHands.hello,
+    Accept: SourceHands.accepted,
+    Doubt: SourceHands.doubted,
+    Done: SourceHands.done,
+}
+"""What takes each letter that is for the source, with its fence."""

@@ -70,7 +70,7 @@ class Store:
         """One call: ``operation`` is done at the store, then ``done`` or ``failed`` at the caller."""
         heap = self._heap
         if self.calm:
-            heap.after(2 * HOP * (0.5 + heap.luck.random()), caller.when_awake, done, operation())
+            heap.after(2 * HOP * (0.5 + heap.luck.random()), caller.hear, done, operation())
             return
         if not self.up:
             heap.after(HOP, caller.when_awake, failed, "the store is down")
@@ -177,7 +177,8 @@ class Store:
         process = self.inboxes.get(inbox)
         if process is not None:
             process.sent_here += 1
-            self.wake(process)
+            if not process.mail_due:
+                self.wake(process)
 
     def _change(self, shard: str) -> None:
         for process in self.waiting:
