@@ -141,7 +141,8 @@ class Advertise(Effect, frozen=True):
     """Make or renew the advert. Answered by Advertised, AdvertFailed or StoreRenewed.
 
     ``afresh``: the store knows nothing of us, so publish the truth first. The slots of the
-    transfers in ``held`` are kept. Unless it ``lends``, the advert says that nothing can be had here.
+    transfers in ``held`` are kept, those in ``ended`` are free. Unless it ``lends``, the advert
+    says that nothing can be had here.
     """
 
     generation: int
@@ -149,6 +150,7 @@ class Advertise(Effect, frozen=True):
     afresh: bool = False
     lends: bool = True
     held: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
 
 
 class Withdraw(Effect, frozen=True):

@@ -230,9 +230,13 @@ class LendingStarted(Event, frozen=True):
 
 
 class Advertised(Event, frozen=True):
-    """The advert stands until its lease ends; ``struck`` if nobody is sent here for all that."""
+    """The advert stands until its lease ends; ``struck`` if nobody is sent here for all that.
+
+    The store has heard that the transfers in ``ended`` are over.
+    """
 
     struck: bool = False
+    ended: tuple[str, ...] = ()
 
 
 class AdvertFailed(Event, frozen=True):

@@ -70,7 +70,7 @@ class Lending:
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
         self._unseen: dict[str, int] = {}
-        """Times in a row that a joiner once seen reading was not."""
+        """Times in a row that a joiner that should be reading was not seen."""
         self._epoch = ""
         self._since = time.time()
         self._in_order = anyio.Lock()
@@ -142,6 +142,7 @@ class Lending:
                 )
             case Accept():
                 if self._numbers.get(message.transfer) == message.answer - 1:
+                    self._unseen.setdefault(message.transfer, 0)
                     self.post(events.AcceptReceived(message.transfer))
             case Doubt():
                 if message.chunk < self._memory.layout.chunks:
@@ -171,12 +172,12 @@ class Lending:
             since=self._since,
             proof=effect.proof,
         )
-        standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held)
+        standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
         if not self._epoch:
             await self._advertised()
         lost = self._epoch not in ("", standing.epoch) or standing.root != self._truths.known.root
         self._epoch = standing.epoch
-        self.post(events.StoreRenewed() if lost else events.Advertised(standing.struck))
+        self.post(events.StoreRenewed() if lost else events.Advertised(standing.struck, effect.ended))
 
     async def _publish(self) -> None:
         """Make sure that the store knows the truth that our weights equal."""
@@ -189,13 +190,14 @@ class Lending:
     def _vouch_for(self, held: Sequence[str]) -> None:
         """A joiner that a transport sees reading is alive, whether or not its letters come through.
 
-        One that was seen reading and is not any more, twice in a row, has died.
+        One that has accepted, or was seen, and is not seen twice in a row, has died.
         """
         for transfer in held:
-            if any(transport.reading(transfer) for transport in self._transports.values()):
+            able = [transport for transport in self._transports.values() if transport.traits.sees_readers]
+            if any(transport.reading(transfer) for transport in able):
                 self._unseen[transfer] = 0
                 self.post(events.AcceptReceived(transfer))
-            elif transfer in self._unseen:
+            elif transfer in self._unseen and len(able) == len(self._transports):
                 self._unseen[transfer] += 1
                 if self._unseen[transfer] == UNSEEN:
                     self.post(events.DoneReceived(transfer, GONE))

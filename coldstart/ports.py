@@ -88,6 +88,7 @@ class Traits(msgspec.Struct, frozen=True):
         needs_peer: bytes come from another worker (false for storage).
         abortable: when a cancelled ``pull`` returns, nothing writes into the target any more.
             If false, the target of an abandoned pull is quarantined.
+        sees_readers: :meth:`Transport.reading` can tell; then a joiner that it does not see is gone.
         device_kinds: kinds of memory it reads and writes, such as ``("cpu", "cuda")``.
         link: what carries the bytes.
     """
@@ -97,6 +98,7 @@ class Traits(msgspec.Struct, frozen=True):
     abortable: bool
     device_kinds: tuple[str, ...]
     link: Link
+    sees_readers: bool = False
 
 
 class Availability(msgspec.Struct, frozen=True):
@@ -516,11 +518,14 @@ class Bus(Protocol):
         """Renew the loader's lease; false when somebody else holds it. ``seconds=0`` gives it up."""
         ...
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
+    async def advertise(
+        self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
+    ) -> Standing:
         """Make or renew a leased advert; returns what the store knows that it should know.
 
         Args:
             held: transfers that still go on here: their slots live at least as long as the advert.
+            ended: transfers that are over: their slots are free, should their joiners not have said so.
         """
         ...
 

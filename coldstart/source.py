@@ -44,6 +44,10 @@ MAX_DOUBTS = 16
 """Chunks that wait to be inspected, at most."""
 
 
+MAX_ENDED = 64
+"""Ended transfers that are remembered until the store has heard of them."""
+
+
 class Mode(StrEnum):
     """What the source as a whole is doing."""
 
@@ -107,6 +111,8 @@ class Source(msgspec.Struct, frozen=True):
     suspected: bool = False
     """Struck at the last renewal, for no reason that we know."""
     grants: tuple[Grantee, ...] = ()
+    ended: tuple[str, ...] = ()
+    """Transfers that ended since the store heard from us; what their joiners say may be lost."""
 
     def grantee(self, transfer: str) -> Grantee | None:
         for grant in self.grants:
@@ -129,11 +135,14 @@ Move = tuple[Source, tuple[Effect, ...]]
 
 
 def lending_started(source: Source, event: events.LendingStarted) -> Move:
-    return replace(source, mode=Mode.OPEN), (Advertise(source.generation, source.proof),)
+    lending = replace(source, mode=Mode.OPEN)
+    return lending, (_advert(lending),)
 
 
 def advertised(source: Source, event: events.Advertised) -> Move:
     """Who is struck at two renewals in a row has missed the letter that says why: all must be inspected."""
+    if source.ended:
+        source = replace(source, ended=tuple(name for name in source.ended if name not in event.ended))
     renew = Arm(Timer.RENEW, source.terms.lease / 3)
     if not event.struck or source.doubts or source.mode is not Mode.OPEN:
         return replace(source, suspected=False) if source.suspected else source, (renew,)
@@ -149,8 +158,7 @@ def advert_failed(source: Source, event: events.AdvertFailed) -> Move:
 
 
 def store_renewed(source: Source, event: events.StoreRenewed) -> Move:
-    lends = source.mode is Mode.OPEN
-    return source, (Advertise(source.generation, source.proof, afresh=True, lends=lends),)
+    return source, (_advert(source, afresh=True),)
 
 
 # -------------------------------------------------------------------------- weights that may be wrong
@@ -185,7 +193,7 @@ def weights_proven(source: Source, event: events.WeightsProven) -> Move:
     if left.doubts:
         return left, (_inspect(left),)
     proven = replace(source, mode=Mode.OPEN, doubts=(), proof=source.proof + 1)
-    return proven, (Advertise(proven.generation, proven.proof, held=_held(proven)),)
+    return proven, (_advert(proven),)
 
 
 def weights_damaged(source: Source, event: events.WeightsDamaged) -> Move:
@@ -253,14 +261,14 @@ def done_received(source: Source, event: events.DoneReceived) -> Move:
 
 
 def grant_closed(source: Source, event: events.GrantClosed) -> Move:
-    return _maybe_drained(source.without(event.transfer))
+    ended = (*source.ended, event.transfer)[-MAX_ENDED:]
+    return _maybe_drained(replace(source.without(event.transfer), ended=ended))
 
 
 def expired(source: Source, event: events.Expired) -> Move:
     match event.timer:
         case Timer.RENEW if source.mode in (Mode.OPEN, Mode.WITHHELD):
-            lends = source.mode is Mode.OPEN
-            return source, (Advertise(source.generation, source.proof, lends=lends, held=_held(source)),)
+            return source, (_advert(source),)
         case Timer.GRANT:
             return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:
@@ -370,6 +378,18 @@ def _held(source: Source) -> tuple[str, ...]:
     return tuple([grant.transfer for grant in source.grants if not grant.closing])
 
 
+def _advert(source: Source, *, afresh: bool = False) -> Advertise:
+    """Everything that the store should know of us now."""
+    return Advertise(
+        source.generation,
+        source.proof,
+        afresh=afresh,
+        lends=source.mode is Mode.OPEN,
+        held=_held(source),
+        ended=source.ended,
+    )
+
+
 def _inspect(source: Source) -> Inspect:
     """Look at the first of the doubts."""
     chunk = source.doubts[0]
@@ -380,7 +400,7 @@ def _withhold(source: Source, reason: str) -> Move:
     """Nothing is lent; those who read are told, and those who have just read will see the new generation."""
     withheld = replace(source, mode=Mode.WITHHELD, generation=source.generation + 1, doubts=())
     state, effects = _close_all(withheld, reason)
-    return state, (Advertise(state.generation, state.proof, lends=False), *effects)
+    return state, (_advert(state), *effects)
 
 
 def _objection(source: Source, event: events.HelloReceived, transport: str) -> str:

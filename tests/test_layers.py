@@ -61,7 +61,10 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "transformers": (),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
-    "pytest": ("testing.bus_contract", "testing.skeleton_contract", "testing.transport_contract"),
+    "pytest": (
+        "testing.bus_contract", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
+        "testing.transport_contract",
+    ),
     "hypothesis": (),
     "structlog": ("telemetry", "cli.tracing"),
     "opentelemetry": ("telemetry", "cli.tracing"),

@@ -94,7 +94,7 @@ def world(source: Source) -> Iterator[Event]:
 
 def normal(source: Source) -> Source:
     grants = tuple(sorted(source.grants, key=lambda grant: grant.transfer))
-    return msgspec.structs.replace(source, generation=1, proof=0, grants=grants)
+    return msgspec.structs.replace(source, generation=1, proof=0, ended=(), grants=grants)
 
 
 @pytest.fixture(scope="module")
@@ -318,6 +318,16 @@ def test_a_doubt_counts_after_the_grant_has_ended_and_doubts_are_bounded() -> No
     for chunk in range(100):
         source, _ = after(source, events.DoubtReceived("ended", chunk))
     assert len(source.doubts) == MAX_DOUBTS
+
+
+def test_the_store_hears_of_ended_transfers_until_it_has_answered() -> None:
+    source, _ = after(OPEN, hello(), events.DoneReceived("t1", "ok"), events.GrantClosed("t1"))
+    source, asked = after(source, events.Expired(Timer.RENEW))
+    assert asked == (effects.Advertise(1, 0, ended=("t1",)),)
+    failed, _ = after(source, events.AdvertFailed("down"))
+    assert failed.ended == ("t1",)
+    heard, _ = after(source, hello("t2"), events.GrantClosed("t2"), events.Advertised(ended=("t1",)))
+    assert heard.ended == ("t2",), "it ended after the advert was sent"
 
 
 def test_who_is_struck_and_does_not_know_why_inspects_everything() -> None:

@@ -125,13 +125,15 @@ class Ledger:
             self._changed(shard, found)
         return found.roster.find(source, now)
 
-    def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
+    def advertise(
+        self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
+    ) -> Standing:
         now = self._now()
         if advert.used or advert.struck:
             advert = msgspec.structs.replace(advert, used=0, struck=False)
         self._seen.put(shard, True, now, SHARD_SECONDS)
         found = self._shards[shard]
-        if found.roster.advertise(advert, now, seconds, held):
+        if found.roster.advertise(advert, now, seconds, held, ended):
             self._changed(shard, found)
         root = found.truths.get(advert.layout, ("",))[0]
         return Standing(self.epoch, root, found.roster.struck(advert.worker))

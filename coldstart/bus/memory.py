@@ -108,12 +108,14 @@ class MemoryBus:
         await self._call("lead")
         return self._ledger.lead(shard, layout, worker, seconds)
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
+    async def advertise(
+        self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
+    ) -> Standing:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
-        for transfer in held:
+        for transfer in (*held, *ended):
             check_ids(transfer=transfer)
         await self._call("advertise")
-        return self._ledger.advertise(shard, advert, seconds, held)
+        return self._ledger.advertise(shard, advert, seconds, held, ended)
 
     async def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         check_ids(shard=shard, worker=worker, incarnation=incarnation)

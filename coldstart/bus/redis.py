@@ -138,9 +138,11 @@ class RedisBus:
         fields = await self._on_shard(scripts.LEAD, shard, layout, worker, _milliseconds(seconds))
         return fields.number() == 1
 
-    async def advertise(self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = ()) -> Standing:
+    async def advertise(
+        self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
+    ) -> Standing:
         check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
-        for transfer in held:
+        for transfer in (*held, *ended):
             check_ids(transfer=transfer)
         fields = await self._on_shard(
             scripts.ADVERTISE,
@@ -151,7 +153,9 @@ class RedisBus:
             advert.layout,
             advert.incarnation,
             advert.proof,
+            len(held),
             *held,
+            *ended,
         )
         await self._run(scripts.INDEX, self._index, shard)
         return Standing(fields.epoch, fields.text(), bool(fields.number()))

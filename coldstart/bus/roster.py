@@ -112,7 +112,9 @@ class Roster:
             return survey
         return _survey(listed[start:] + listed[:start], claim, first=True)
 
-    def advertise(self, advert: Advert, now: float, seconds: float, held: Sequence[str]) -> bool:
+    def advertise(
+        self, advert: Advert, now: float, seconds: float, held: Sequence[str], ended: Sequence[str]
+    ) -> bool:
         """Make or renew an advert; whether it says anything new."""
         self._settle(now)
         standing = self._known.get(advert.worker)
@@ -134,6 +136,10 @@ class Roster:
                 standing.slots[transfer] = until
         standing.struck = self._still_struck(advert, now)
         changed = before != advert
+        for transfer in ended:
+            if standing.slots.pop(transfer, now) > now:
+                standing.used -= 1
+                changed = True
         if changed or standing.used != used or standing.struck != struck:
             self._assess(standing)
         return changed

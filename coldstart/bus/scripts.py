@@ -280,13 +280,18 @@ if good and type(earlier) == 'table' and earlier.incarnation ~= incarnation then
 end
 -- A transfer that still goes on keeps its slot for as long as its source lives.
 local slots = prefix .. 'slots:' .. worker
-for at = 9, #ARGV do
+local kept = 9 + tonumber(ARGV[9])
+for at = 10, kept do
   local ends = tonumber(redis.call('ZSCORE', slots, ARGV[at]) or 0)
   if ends > now and ends < now + life_ms then
     redis.call('ZADD', slots, now + life_ms, ARGV[at])
     if redis.call('PTTL', slots) < life_ms then redis.call('PEXPIRE', slots, life_ms) end
   end
 end
+-- One that is over has none, even if its joiner could not say so.
+local freed = 0
+for at = kept + 1, #ARGV do freed = freed + redis.call('ZREM', slots, ARGV[at]) end
+if freed > 0 then changed('slot', worker) end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('ZREM', leases, gone)
   redis.call('HDEL', adverts, gone)

@@ -267,6 +267,18 @@ class BusContract:
             assert await bus.release(SHARD, "source", asked.transfer) == advert("source", slots=1, used=1)
             assert await bus.release(SHARD, "nobody", asked.transfer) is None
 
+    async def test_a_source_frees_the_slots_of_transfers_that_are_over(self) -> None:
+        async with self.buses(2) as (bus, waiting):
+            await bus.advertise(SHARD, advert("source", slots=2), 30)
+            over, going = claim(), claim()
+            for asked in (over, going):
+                _granted(await bus.claim(asked))
+            cursor = await self._caught_up(waiting)
+            await bus.advertise(SHARD, advert("source", slots=2), 30, (going.transfer,), (over.transfer, "unknown"))
+            assert await bus.adverts(SHARD) == (advert("source", slots=2, used=1),)
+            assert (await waiting.listen(SHARD, "in", cursor, 5)).fleet_changed
+            assert await bus.release(SHARD, "source", over.transfer) == advert("source", slots=2, used=1)
+
     async def test_a_new_incarnation_has_lent_nothing(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source"), 30)

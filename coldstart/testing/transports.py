@@ -55,7 +55,9 @@ class LoopbackTransport:
         step: bytes that it moves, and reports, at a time.
     """
 
-    traits = Traits(one_sided=True, needs_peer=True, abortable=True, device_kinds=("cpu",), link="memory")
+    traits = Traits(
+        one_sided=True, needs_peer=True, abortable=True, device_kinds=("cpu",), link="memory", sees_readers=True
+    )
 
     def __init__(
         self, hub: Loopback, bytes_per_second: float = 0.0, step: int = STEP, name: str = "loopback"

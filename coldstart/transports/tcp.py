@@ -24,7 +24,9 @@ from coldstart.transports.tcp_joiner import Pull
 from coldstart.transports.tcp_source import HOST_ADVICE, MAX_CONNECTIONS, Lender, bound
 from coldstart.transports.threads import run_in_threads
 
-TRAITS: Final = Traits(one_sided=False, needs_peer=True, abortable=True, device_kinds=("cpu", "cuda"), link="tcp")
+TRAITS: Final = Traits(
+    one_sided=False, needs_peer=True, abortable=True, device_kinds=("cpu", "cuda"), link="tcp", sees_readers=True
+)
 _QUIET_SECONDS: Final = 10.0
 """How long revoke and close wait for threads that were told to stop."""
 

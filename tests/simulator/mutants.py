@@ -16,7 +16,7 @@ from coldstart.source import Source
 from coldstart.testing.simulator import Fault, Process
 from coldstart.testing.simulator.joiner import JoinerHands
 from coldstart.testing.simulator.memory import Truth
-from coldstart.testing.simulator.source import SourceHands
+from coldstart.testing.simulator.source import GONE, SourceHands
 
 JoinerMove = tuple[State, tuple[Effect, ...]]
 SourceMove = tuple[Source, tuple[Effect, ...]]
@@ -142,6 +142,8 @@ class Trusting(Process):
     @staticmethod
     def source_step(state: Source, event: Event, at: float) -> SourceMove:
         if isinstance(event, events.Expired) and event.timer is Timer.GRANT:
+            return state, ()
+        if isinstance(event, events.DoneReceived) and event.outcome == GONE:
             return state, ()
         return source.step(state, event, at)
 

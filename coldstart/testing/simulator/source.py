@@ -82,18 +82,18 @@ class SourceHands:
         )
         store.call(
             process,
-            lambda: store.ledger.advertise(SHARD, advert, terms.lease, effect.held),
-            self._advertised,
+            lambda: store.ledger.advertise(SHARD, advert, terms.lease, effect.held, effect.ended),
+            partial(self._advertised, effect.ended),
             self._failed,
         )
 
-    def _advertised(self, standing: Standing) -> None:
+    def _advertised(self, ended: tuple[str, ...], standing: Standing) -> None:
         lost = self.lost(standing)
         if not self.epoch:
             self.process.joining.resign()
         self.epoch = standing.epoch
         self.process.since = min(self.process.since, self.world.heap.now)
-        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised(standing.struck))
+        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised(standing.struck, ended))
         self._next()
 
     def lost(self, standing: Standing) -> bool:
@@ -161,6 +161,7 @@ class SourceHands:
     def accepted(self, message: Accept, fence: int) -> None:
         """A joiner shows that it lives, if it proves that it means our offer."""
         if self._numbers.get(message.transfer) == message.answer - 1:
+            self._unseen.setdefault(message.transfer, 0)
             self.process.post_to_source(events.AcceptReceived(message.transfer))
 
     def doubted(self, message: Doubt, fence: int) -> None:

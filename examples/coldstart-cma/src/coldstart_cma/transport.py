@@ -27,7 +27,9 @@ from coldstart_cma import native
 from coldstart_cma.board import Board, OpenBoard, decode_ticket
 from coldstart_cma.native import Part
 
-TRAITS: Final = Traits(one_sided=True, needs_peer=True, abortable=True, device_kinds=("cpu",), link="memory")
+TRAITS: Final = Traits(
+    one_sided=True, needs_peer=True, abortable=True, device_kinds=("cpu",), link="memory", sees_readers=True
+)
 
 STEP_BYTES: Final = 4 * 1024 * 1024
 """Bytes per step: what a cancelled pull waits for, one to three milliseconds."""
