@@ -60,6 +60,13 @@ class _Table:
             rewrite(Path(self._target), cases)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A case has its own deadlines; this one is for a machine so busy that a start takes a minute."""
+    for item in items:
+        if item.get_closest_marker("fault") is not None:
+            item.add_marker(pytest.mark.timeout(180))
+
+
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     with tempfile.TemporaryDirectory(prefix="rig") as place:

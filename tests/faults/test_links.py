@@ -114,7 +114,6 @@ async def _all_from_the_peer(workers: Fleet, case: Case) -> None:
     await workers.check(joiner)
 
 
-@pytest.mark.xfail(strict=False, reason="floor not merged")
 @fault("data link: trickles, 1 MB/s", "TRANSFER", "'too slow'; verified chunks kept, rest from storage", 5.6)
 async def test_data_trickles(workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers)
@@ -259,10 +258,7 @@ async def test_store_link_lost_in_a_handshake(up: bool, down: bool, workers: Fle
         pytest.param(True, False, id="requests"),
         pytest.param(
             *(False, True),
-            id="answers",
-            marks=pytest.mark.xfail(
-                strict=False, reason="lending: a slot whose Done came and whose release did not stays for 30 s"
-            ),
+            id="answers"
         ),
     ],
 )

@@ -219,7 +219,6 @@ async def test_joiner_that_receives(strike: Strike, workers: Fleet, case: Case) 
     await _slot_is_free(strike, source, joiner, workers, case)
 
 
-@pytest.mark.xfail(strict=False, reason="lending: a joiner that no renewal has seen keeps its slot for 15 s")
 @fault("joiner killed at once", "TRANSFER", "its slot is free", UNSEEN)
 async def test_joiner_that_has_just_begun_to_receive(workers: Fleet, case: Case) -> None:
     source = await workers.serving("source", lend_gbps=SLOW, lease=1.5 * LEASE)

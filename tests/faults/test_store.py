@@ -127,9 +127,12 @@ async def test_store_in_a_handshake(trouble: Trouble, workers: Fleet, case: Case
     source.resume()
     with case.clock():
         report = await joiner.serving()
-    assert (report.path, report.bytes_peer) == ("storage", 0)
-    assert report.detours[0].startswith("source: ")
-    assert trouble.reason in report.detours[-1]
+    if trouble.reason or report.detours:
+        assert (report.path, report.bytes_peer) == ("storage", 0)
+        assert report.detours[0].startswith("source: ")
+        assert trouble.reason in report.detours[-1]
+    else:  # the letter had left the store before its end
+        assert report.path == "peer"
     await workers.check(joiner)
     trouble.end(workers.store)
     await all_lend_again(workers, source, joiner)

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import anyio
-import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from coldstart.transports.threads import in_thread
@@ -29,8 +29,7 @@ async def test_a_cancelled_caller_waits_for_a_call_that_has_begun() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(in_thread, call)
-        while not begun.is_set():
-            await anyio.lowlevel.checkpoint()
+        await anyio.to_thread.run_sync(begun.wait, 10)
         tasks.cancel_scope.cancel()
         release.set()
     assert ended.is_set()
