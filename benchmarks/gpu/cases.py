@@ -33,6 +33,7 @@ class Case(msgspec.Struct, frozen=True):
 
     Args:
         seconds: after so long it is stopped.
+        rounds: repeats at most, 0 for as many as the run has.
         limits: by the beginning of a figure's label, the label of what it is held against; ``""`` is for the rest.
         missing: why it is not tried at all.
     """
@@ -45,6 +46,7 @@ class Case(msgspec.Struct, frozen=True):
     options: Mapping[str, str] = {}
     limits: Mapping[str, str] = {}
     missing: str = ""
+    rounds: int = 0
 
 
 def plan(facts: Facts, size: Size) -> Sequence[Case]:
@@ -56,10 +58,10 @@ def plan(facts: Facts, size: Size) -> Sequence[Case]:
         *_pulls(transports, "llama"),
         *_pulls(transports, "moe"),
         Case("digest", "digest", "benchmarks.gpu.digests:digests", 60, "llama", limits={"csfp1": READING}),
+        *_large(transports, cuda, size),
         *_lending(transports),
         *_starts(transports),
         *_stored(facts, cuda),
-        *_large(transports, cuda, size),
     ]
 
 
@@ -96,7 +98,13 @@ def _pulls(transports: Mapping[str, str], model: str) -> Iterator[Case]:
             {"transport": name},
             {"": LIMIT_OF.get(name, COPY)},
             why,
+            _rounds(name),
         )
+
+
+def _rounds(name: str) -> int:
+    """Few repeats of what takes seconds a time."""
+    return 2 if name == "tcp" else 0
 
 
 def _lending(transports: Mapping[str, str]) -> Iterator[Case]:
@@ -116,7 +124,7 @@ def _lending(transports: Mapping[str, str]) -> Iterator[Case]:
 
 def _starts(transports: Mapping[str, str]) -> Iterator[Case]:
     yield Case("checkpoint", "cold starts", "benchmarks.gpu.stored:write", 90, "llama")
-    for name, why in sorted(transports.items(), key=lambda each: each[0] == "tcp"):
+    for name, why in sorted(transports.items(), key=lambda each: each[0] == "tcp"):  # the slowest one last
         limit = LIMIT_OF.get(name, COPY)
         yield Case(
             f"start {name}",
@@ -127,6 +135,7 @@ def _starts(transports: Mapping[str, str]) -> Iterator[Case]:
             {"transport": name},
             {"": limit},
             why,
+            _rounds(name),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import anyio
@@ -16,8 +17,10 @@ import torch
 from benchmarks.gpu import models
 from benchmarks.gpu.side import Task, needs_room
 from benchmarks.gpu.words import Figure
-from coldstart import digest
+from coldstart import rowsums
 from coldstart.arena import Arena
+from coldstart.csfp1 import LANES, ROW_BYTES, ROW_WORDS
+from coldstart.digest import ChunkDigester
 from coldstart.landing import WORKERS, Landing
 from coldstart.layout import Span
 from coldstart.plan import Chunks
@@ -36,7 +39,7 @@ def digests(task: Task) -> None:
     _reading(task)
     arena = Arena(task.layout, task.device)
     models.fill(arena, seed=3)
-    digester = digest.ChunkDigester()
+    digester = ChunkDigester()
     digester.prepare(task.device)
     if task.device != "cpu":
         _row_sums(task, arena)
@@ -51,38 +54,40 @@ def _reading(task: Task) -> None:
 
 def _row_sums(task: Task, arena: Arena) -> None:
     """Only what the device does, without the way to the host."""
-    keys = torch.from_numpy(digest.KEYS.copy()).to(task.device)
-    layout, span = arena.layout, Span(0, arena.layout.nbytes // digest.ROW_BYTES * digest.ROW_BYTES)
-    words = _words(arena, span)
+    device = torch.device(task.device)
+    words = _words(arena, Span(0, arena.layout.nbytes // ROW_BYTES * ROW_BYTES))
     if words is None:
         return
-    per_chunk = layout.chunk_bytes // digest.ROW_BYTES
-    parts = [words[at : at + per_chunk] for at in range(0, len(words), per_chunk)]
-    try:
-        digest.by_kernel(words[:1], keys)
-    except Exception as error:
-        raise RuntimeError(f"the fused kernel does not run here: {error!r}") from error
-    _tell(task, "csfp1 row sums, fused kernel, one launch", span.length, lambda: digest.by_kernel(words, keys), INNER)
+    torch.cuda.set_device(device)
+    keys = rowsums.keys_on(device)
+    sums = torch.zeros((len(words), LANES), dtype=torch.int64, device=device)
+    if rowsums.fastest(device) is not rowsums.by_kernel:
+        raise RuntimeError("the fused kernel does not run here")
+    nbytes, per_chunk = words.numel() * 4, arena.layout.chunk_bytes // ROW_BYTES
+    parts = [(at, words[at : at + per_chunk]) for at in range(0, len(words), per_chunk)]
 
     def each() -> None:
-        for part in parts:
-            digest.by_kernel(part, keys)
+        for at, part in parts:
+            rowsums.by_kernel(part, keys, sums, at)
 
-    _tell(task, "csfp1 row sums, fused kernel, a launch per chunk", span.length, each)
-    sample = words[: LIMIT_BYTES // digest.ROW_BYTES]
-    _tell(
-        task, "csfp1 row sums, torch operators", sample.numel() * 4, lambda: digest.by_operators(sample, keys)
-    )
+    def whole() -> None:
+        rowsums.by_kernel(words, keys, sums, 0)
+
+    _tell(task, "csfp1 row sums, fused kernel, one launch", nbytes, whole, INNER)
+    _tell(task, "csfp1 row sums, fused kernel, a launch per chunk", nbytes, each)
+    sample = words[: LIMIT_BYTES // ROW_BYTES]
+    by_torch = partial(rowsums.by_operators, sample, keys, sums, 0)
+    _tell(task, "csfp1 row sums, torch operators", sample.numel() * 4, by_torch)
 
 
 def _words(arena: Arena, span: Span) -> torch.Tensor | None:
     pieces = arena.resident(span)
     if len(pieces) != 1 or pieces[0][1].numel() != span.length:
         return None
-    return pieces[0][1].view(torch.int32).view(-1, digest.ROW_WORDS)
+    return pieces[0][1].view(torch.int32).view(-1, ROW_WORDS)
 
 
-def _calls(task: Task, arena: Arena, digester: digest.ChunkDigester) -> None:
+def _calls(task: Task, arena: Arena, digester: ChunkDigester) -> None:
     """Digests in host memory, as their users get them."""
     layout = arena.layout
     spans = [layout.chunk(chunk) for chunk in range(layout.chunks)]
@@ -97,15 +102,27 @@ def _calls(task: Task, arena: Arena, digester: digest.ChunkDigester) -> None:
     def landing() -> Sequence[bytes]:
         return anyio.run(_land, arena, digester, spans)
 
-    found = [one_thread(), threads(), landing()]
-    if any(other != found[0] for other in found):
-        raise RuntimeError("the forms of the digest do not agree")
-    _tell(task, "csfp1 digests, a call per chunk, one thread", layout.payload, one_thread)
-    _tell(task, f"csfp1 digests, a call per chunk, {WORKERS} threads", layout.payload, threads)
-    _tell(task, "csfp1 digests, Landing, all chunks landed at once", layout.payload, landing)
+    def batches() -> Sequence[bytes]:
+        most = max(digester.at_once(arena), 1)
+        found: list[bytes] = []
+        for at in range(0, len(spans), most):
+            found += digester.digests(arena, spans[at : at + most])
+        return found
+
+    forms = {
+        "a call per chunk, one thread": one_thread,
+        f"a call per chunk, {WORKERS} threads": threads,
+        f"{max(digester.at_once(arena), 1)} chunks a call, one thread": batches,
+        "Landing, all chunks landed at once": landing,
+    }
+    expected = one_thread()
+    for label, form in forms.items():
+        if form() != expected:
+            raise RuntimeError(f"csfp1 by {label} has another value")
+        _tell(task, f"csfp1 digests, {label}", layout.payload, form)
 
 
-async def _land(arena: Arena, digester: digest.ChunkDigester, spans: Sequence[Span]) -> Sequence[bytes]:
+async def _land(arena: Arena, digester: ChunkDigester, spans: Sequence[Span]) -> Sequence[bytes]:
     found: dict[int, bytes] = {}
 
     async def on_chunk(chunk: int, value: bytes) -> None:

@@ -90,10 +90,11 @@ def _product(task: Task) -> Callable[[], Sample]:
 
     def on_device() -> Sample:
         began = time.monotonic()
-        start, stop = _event(enable_timing=True), _event(enable_timing=True)
-        start.record()
-        torch.mm(one, two, out=out)
-        stop.record()
+        with torch.cuda.device(task.device):
+            start, stop = _event(enable_timing=True), _event(enable_timing=True)
+            start.record()
+            torch.mm(one, two, out=out)
+            stop.record()
         stop.synchronize()
         return (began, time.monotonic()), start.elapsed_time(stop)
 

@@ -135,7 +135,7 @@ class Run:
                 devices=self._asked.devices,
                 model=case.model,
                 size=self._asked.size,
-                rounds=self._asked.rounds,
+                rounds=min(self._asked.rounds, case.rounds or self._asked.rounds),
                 options=case.options,
                 directory=directory,
                 log=str(Path(logs, f"{case.name} {role}.log".replace(" ", "-"))),
