@@ -21,6 +21,16 @@ READING: Final = "reading once, int64 sum: the limit"
 LOAD_HOT: Final = "safetensors load_file, page cache hot"
 LOAD_COLD: Final = "safetensors load_file, page cache cold"
 
+MEASURED_BY: Final[Mapping[str, str]] = {
+    COPY: "limit copy",
+    NCCL: "limit nccl",
+    ENGINE: "limit engine",
+    SOCKET: "limit socket",
+    LOAD_COLD: "load_file",
+    LOAD_HOT: "load_file",
+}
+"""The case that measures a limit, where it is not the one that is held against it."""
+
 LIMIT_OF: Final[Mapping[str, str]] = {"nccl": NCCL, "transfer-engine": ENGINE, "tcp": SOCKET, "gloo": SOCKET}
 """What a transport is held against; one that is not named here, against the plain copy."""
 
@@ -34,6 +44,7 @@ class Case(msgspec.Struct, frozen=True):
     Args:
         seconds: after so long it is stopped.
         rounds: repeats at most, 0 for as many as the run has.
+        stored: whether it needs the checkpoint on the disk.
         limits: by the beginning of a figure's label, the label of what it is held against; ``""`` is for the rest.
         missing: why it is not tried at all.
     """
@@ -47,6 +58,21 @@ class Case(msgspec.Struct, frozen=True):
     limits: Mapping[str, str] = {}
     missing: str = ""
     rounds: int = 0
+    stored: bool = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of the cases that have to run before it."""
+        limits = {MEASURED_BY[limit] for limit in self.limits.values() if limit in MEASURED_BY}
+        return frozenset(limits | {"checkpoint"} if self.stored else limits)
+
+
+def wanted(cases: Sequence[Case], words: Sequence[str]) -> Sequence[Case]:
+    """Those with one of ``words`` in their name, and those that they need; all of them without words."""
+    chosen = {case.name for case in cases if not words or any(word in case.name for word in words)}
+    while more := {need for case in cases if case.name in chosen for need in case.needs} - chosen:
+        chosen |= more
+    return [case for case in cases if case.name in chosen]
 
 
 def plan(facts: Facts, size: Size) -> Sequence[Case]:
@@ -136,14 +162,16 @@ def _starts(transports: Mapping[str, str]) -> Iterator[Case]:
             {"": limit},
             why,
             _rounds(name),
+            stored=True,
         )
 
 
 def _stored(facts: Facts, cuda: bool) -> Iterator[Case]:
     section = "storage"
-    yield Case("load_file", section, "benchmarks.gpu.stored:load", 90, "llama")
+    yield Case("load_file", section, "benchmarks.gpu.stored:load", 90, "llama", stored=True)
     limits = {"cold start from storage, page cache cold": LOAD_COLD, "": LOAD_HOT}
-    yield Case("start storage", section, "benchmarks.gpu.starts:from_storage", 90, "llama", limits=limits)
+    function = "benchmarks.gpu.starts:from_storage"
+    yield Case("start storage", section, function, 90, "llama", limits=limits, stored=True)
     usable = [name for name, why in facts.loaders.items() if not why]
     for name in usable[:1] or facts.loaders:
         yield Case(
@@ -154,6 +182,7 @@ def _stored(facts: Facts, cuda: bool) -> Iterator[Case]:
             "llama",
             {"loader": name},
             missing=facts.loaders[name] or ("" if cuda else "needs CUDA"),
+            stored=True,
         )
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.gpu import pair, table
-from benchmarks.gpu.cases import Case, plan
+from benchmarks.gpu.cases import Case, plan, wanted
 from benchmarks.gpu.words import Facts, Figure, Message, Order, Result, Role, Row, Size
 
 FACTS: Final = Case("facts", "", "benchmarks.gpu.facts:find", 60)
@@ -81,13 +81,9 @@ class Run:
         self._machine = facts.shown
         for text in (*table.machine(facts.shown), "", table.heading()):
             self._show(text)
-        for case in self._wanted(plan(facts, self._asked.size)):
+        for case in wanted(plan(facts, self._asked.size), self._asked.only):
             self._case(case, directory)
         return self.result()
-
-    def _wanted(self, cases: Sequence[Case]) -> Sequence[Case]:
-        only = self._asked.only
-        return [case for case in cases if not only or any(word in case.name for word in only)]
 
     def _case(self, case: Case, directory: str) -> None:
         left = self._asked.seconds - (time.monotonic() - self._began)

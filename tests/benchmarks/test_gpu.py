@@ -97,8 +97,6 @@ def test_cases_that_the_run_has_no_time_for_are_named(monkeypatch: pytest.Monkey
     result = Run(Plan(("cuda:0", "cuda:1"), "full", 1, seconds=0.0), shown.append).run()
     assert {row.missing for row in result.rows} == {"the 0 s of this run were over", "not installed"}
     assert any("pull tcp llama" in line and "not measured" in line for line in shown)
-    only = Run(Plan(("cuda:0", "cuda:1"), "full", 1, only=("moe",), seconds=0.0), shown.append).run()
-    assert {row.label for row in only.rows} == {"loop moe", "pull tcp moe", "pull nccl moe"}
 
 
 # ------------------------------------------------------------------------------------------- the models
@@ -122,6 +120,20 @@ def test_the_order_of_a_run_is_limits_first() -> None:
     assert "load b" in names
     assert "load a" not in names
     assert not [case for case in cases.plan(facts, "quick") if case.model == "large"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["moe"], ["limit copy", "limit nccl", "limit socket", "loop moe", "pull tcp moe", "pull nccl moe"]),
+        (["start tcp"], ["limit socket", "checkpoint", "start tcp"]),
+        (["start storage"], ["checkpoint", "load_file", "start storage"]),
+        (["digest"], ["digest"]),
+    ],
+)
+def test_cases_bring_what_they_need(words: list[str], names: list[str]) -> None:
+    facts = Facts({}, ("gpu",), {"tcp": "", "nccl": ""}, {"a": ""})
+    assert [case.name for case in cases.wanted(cases.plan(facts, "full"), words)] == names
 
 
 # --------------------------------------------------------------------------------------------- the looks
