@@ -3,7 +3,8 @@
 Decides how the y of ``csfp1.py`` are computed by a kernel or by torch's operators, and that this costs
 the host little and nobody else anything: each call works on a stream and buffers of its own, queues
 everything that it was asked for, and waits for that stream once. Rows are hashed in place; the little gaps
-between storages, which hold anything, are taken out of the sums afterwards. It must not know memories.
+between storages, which hold anything, are read with them and taken out of the sums again. It must not know
+memories.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Piece = tuple[int, torch.Tensor]
 """Offset in the stream, and the bytes that lie there: 1-d uint8."""
 
 AddRows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], None]
-"""Puts the y of words, int32 of (rows, words of a row), into sums, int64 of (rows, lanes), from a row on."""
+"""Adds the y of words, int32 of (rows, words of a row), to sums, int64 of (rows, lanes), from a row on."""
 
 OPERATOR_ROWS = 64
 """Rows that torch's operators hash at a time: 16 MiB of weights, 64 MiB of temporaries."""
@@ -97,10 +98,10 @@ def _add_span(
         inside = low * ROW_BYTES - start
         if low < high and _is_aligned(run.tensor, inside):
             words = run.tensor[inside : inside + (high - low) * ROW_BYTES].view(torch.int32)
-            add_rows(words.view(-1, ROW_WORDS), keys, sums, first + low)
             read = [gap for gap in run.gaps if low <= gap.first // ROW_WORDS < high]
-            if read:
+            if read:  # first, because it waits for a little copy to the device
                 _take_out(read, words, low, keys, sums, first)
+            add_rows(words.view(-1, ROW_WORDS), keys, sums, first + low)
             done.append(Span(low, high - low))
     for rows in gaps(done, Span(0, row_count(span.length))):
         add_rows(_put_together(pieces, span, rows, sums.device), keys, sums, first + rows.offset)
@@ -151,7 +152,7 @@ def _lie_alike(offset: int, tensor: torch.Tensor, other_offset: int, other: torc
 def _take_out(
     between: Sequence[Gap], words: torch.Tensor, low: int, keys: torch.Tensor, sums: torch.Tensor, first: int
 ) -> None:
-    """Subtract from ``sums`` what the gaps have added: sums are linear in the words.
+    """Subtract from ``sums`` what the gaps add: sums are linear in the words.
 
     ``words`` begin with row ``low`` of the span, whose row 0 is row ``first`` of ``sums``.
     """
@@ -187,11 +188,11 @@ def by_operators(words: torch.Tensor, keys: torch.Tensor, sums: torch.Tensor, fi
     for start in range(0, words.shape[0], OPERATOR_ROWS):
         wide = words[start : start + OPERATOR_ROWS].to(torch.int64)
         for lane in range(LANES):
-            sums[first + start : first + start + wide.shape[0], lane] = torch.sum(wide * keys[lane], 1)
+            sums[first + start : first + start + wide.shape[0], lane] += torch.sum(wide * keys[lane], 1)
 
 
 def by_kernel(words: torch.Tensor, keys: torch.Tensor, sums: torch.Tensor, first: int) -> None:
-    """The same, added, by one fused kernel on the current stream; raises whatever Triton raises where it cannot.
+    """The same by one fused kernel on the current stream; raises whatever Triton raises where it cannot.
 
     The current device must be that of the words.
     """
