@@ -1,7 +1,7 @@
 """The digest's row sums in one kernel, for CUDA devices on which Triton is installed.
 
-Decides nothing: it computes the y of ``digest.py``, reading each word once where torch's
-operators move it five times. Imported only when a CUDA device is hashed; ``digest.py`` compares
+Decides nothing: it computes the y of ``csfp1.py``, reading each word once where torch's
+operators move it five times. Imported only when a CUDA device is hashed; ``rowsums.py`` compares
 it with torch's operators on that device before it relies on it, and does without it if it
 cannot be imported, compiled or trusted.
 """
@@ -22,12 +22,12 @@ def _add_rows(
     words: tl.tensor,
     keys: tl.tensor,
     sums: tl.tensor,
-    rows: tl.tensor,
+    first: tl.tensor,
     row_words: tl.constexpr,
     parts: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """Add to ``sums`` (int64, (2, rows)) what one part of one row of ``words`` (int32) contributes."""
+    """Add to ``sums`` (int64, (rows, 2)), from row ``first`` on, what one part of one row of ``words`` contributes."""
     row = tl.program_id(0).to(tl.int64)
     part_words: tl.constexpr = row_words // parts
     start = tl.program_id(1) * part_words
@@ -38,9 +38,13 @@ def _add_rows(
         word = tl.load(words + row * row_words + column).to(tl.int64)
         one += word * tl.load(keys + column)
         two += word * tl.load(keys + row_words + column)
-    tl.atomic_add(sums + row, tl.sum(one, 0))
-    tl.atomic_add(sums + rows + row, tl.sum(two, 0))
+    out = sums + 2 * (first + row)
+    tl.atomic_add(out, tl.sum(one, 0))
+    tl.atomic_add(out + 1, tl.sum(two, 0))
 
 
-add_rows = triton.jit(_add_rows)
-"""Launch with a grid of (rows, :data:`PARTS`); 64-bit sums wrap, so their order does not matter."""
+add_rows = triton.jit(_add_rows, do_not_specialize=["first"])
+"""Launch with a grid of (rows, :data:`PARTS`); 64-bit sums wrap, so their order does not matter.
+
+Never compiled for a particular ``first``: that would happen in the middle of a transfer.
+"""

@@ -1,8 +1,9 @@
 """From bytes that land to chunks that are verified.
 
 Decides when a chunk is complete (every byte of it has landed) and has its digest computed from
-the target memory, a few chunks at a time, while later ones still arrive. It must not know where
-the bytes come from nor what the digest should be; its user compares and reports.
+the target memory while later ones still arrive: a few chunks at a time, each in a thread, or, where the
+digester wants it so, all that are waiting in one call. It must not know where the bytes come from nor what
+the digest should be; its user compares and reports.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.to_thread
 
 from coldstart.layout import Layout, Span, merged
 from coldstart.plan import Chunks
-from coldstart.ports import Digester, Memory
+from coldstart.ports import BatchDigester, Digester, Memory
 
 WORKERS = max(2, min(8, (os.cpu_count() or 2) // 2))
 """Digests computed at one time; one core makes 2 to 3 GB/s of them."""
+
+BATCH_WORKERS = 2
+"""Calls for many chunks at one time: while one waits for the device, the other one prepares the next."""
 
 TELL_SECONDS = 0.05
 """After the first, landed bytes are told of at most so often: each report is a step of a machine."""
@@ -51,7 +56,9 @@ class Landing:
         self._loop = asyncio.get_running_loop()
         self._settled = False
         self._untold, self._told = 0, -math.inf
-        self._threads = anyio.CapacityLimiter(WORKERS)
+        self._at_once = digester.at_once(memory) if isinstance(digester, BatchDigester) else 1
+        self._workers = WORKERS if self._at_once == 1 else BATCH_WORKERS
+        self._threads = anyio.CapacityLimiter(self._workers)
         self._send, self._receive = anyio.create_memory_object_stream[int](math.inf)
 
     def landed(self, span: Span) -> None:
@@ -75,17 +82,25 @@ class Landing:
         """Digest completed chunks until :meth:`settle` was called and nothing is left."""
         with self._send, self._receive:
             async with anyio.create_task_group() as tasks:
-                for _ in range(WORKERS):
+                for _ in range(self._workers):
                     tasks.start_soon(self._digest)
 
     async def _digest(self) -> None:
         with self._receive.clone() as chunks:
             async for chunk in chunks:
-                span = self._layout.chunk(chunk)
-                digest = await anyio.to_thread.run_sync(
-                    self._digester.digest, self._memory, span, limiter=self._threads
-                )
-                await self._on_chunk(chunk, digest)
+                batch = [chunk]
+                with suppress(anyio.WouldBlock, anyio.EndOfStream):
+                    while len(batch) < self._at_once:
+                        batch.append(chunks.receive_nowait())
+                digests = await anyio.to_thread.run_sync(self._digests, batch, limiter=self._threads)
+                for done, digest in zip(batch, digests, strict=True):
+                    await self._on_chunk(done, digest)
+
+    def _digests(self, batch: Sequence[int]) -> Sequence[bytes]:
+        spans = [self._layout.chunk(chunk) for chunk in batch]
+        if isinstance(self._digester, BatchDigester):
+            return self._digester.digests(self._memory, spans)
+        return [self._digester.digest(self._memory, span) for span in spans]
 
     def _take(self, span: Span) -> None:
         if self._settled:

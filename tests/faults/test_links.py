@@ -256,10 +256,7 @@ async def test_store_link_lost_in_a_handshake(up: bool, down: bool, workers: Fle
     ("up", "down"),
     [
         pytest.param(True, False, id="requests"),
-        pytest.param(
-            *(False, True),
-            id="answers"
-        ),
+        pytest.param(False, True, id="answers"),
     ],
 )
 @fault("joiner's store link: lost", "TRANSFER", "all from the peer; its slot is free", TRANSFER + 2 * CALL)

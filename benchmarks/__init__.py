@@ -1,0 +1,1 @@
+"""Benchmarks that need hardware of their own; ``coldstart bench`` is the one for every machine."""

@@ -1,0 +1,94 @@
+"""Landing: what is waiting is digested in one call where the digester wants it so, and everything is told once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+import pytest
+
+from coldstart.landing import BATCH_WORKERS, Landing
+from coldstart.layout import Span
+from coldstart.plan import Chunks
+from coldstart.ports import Memory
+from coldstart.testing.harness import HashDigester
+from coldstart.testing.memories import BytesMemory, layout_of
+from coldstart.testing.transfers import eventually
+
+CHUNK = 1024 * 1024
+COUNT = 12
+
+
+class Batches(HashDigester):
+    """Takes ``most`` chunks a call, notes each call, and holds calls until it is let go."""
+
+    def __init__(self, most: int, held: bool = False) -> None:
+        self.most, self.calls = most, list[tuple[int, ...]]()
+        self.go = threading.Event()
+        if not held:
+            self.go.set()
+
+    def at_once(self, memory: Memory) -> int:
+        return self.most
+
+    def digests(self, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
+        self.calls.append(tuple(span.offset // CHUNK for span in spans))
+        assert self.go.wait(10)
+        return [self.digest(memory, span) for span in spans]
+
+
+MEMORY = BytesMemory(layout_of(COUNT * CHUNK, chunk_bytes=CHUNK), seed=1)
+
+
+async def digests(digester: HashDigester, land: Callable[[Landing], Awaitable[None]]) -> dict[int, bytes]:
+    """What is told while ``land`` lets chunks land."""
+    told: dict[int, bytes] = {}
+
+    async def on_chunk(chunk: int, digest: bytes) -> None:
+        assert chunk not in told
+        told[chunk] = digest
+
+    landing = Landing(MEMORY, digester, Chunks.first(COUNT), lambda nbytes: None, on_chunk)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(landing.verify)
+        await land(landing)
+        await landing.settle()
+    return told
+
+
+async def all_at_once(landing: Landing) -> None:
+    for chunk in range(COUNT):
+        landing.landed(MEMORY.layout.chunk(chunk))
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+async def test_all_chunks_are_told_once_with_their_own_digest(most: int) -> None:
+    digester = Batches(most)
+    expected = {
+        chunk: HashDigester().digest(MEMORY, MEMORY.layout.chunk(chunk)) for chunk in range(MEMORY.layout.chunks)
+    }
+    assert await digests(digester, all_at_once) == expected
+    assert sorted(chunk for call in digester.calls for chunk in call) == list(range(COUNT))
+    assert max(map(len, digester.calls)) <= most
+
+
+async def test_what_lands_while_digests_are_computed_is_one_call() -> None:
+    digester = Batches(100, held=True)
+
+    async def land(landing: Landing) -> None:
+        for chunk in range(BATCH_WORKERS):
+            landing.landed(MEMORY.layout.chunk(chunk))
+            await eventually(lambda: len(digester.calls) == chunk + 1)  # noqa: B023 - called here and now
+        for chunk in range(BATCH_WORKERS, COUNT):
+            landing.landed(MEMORY.layout.chunk(chunk))
+        await landing.settle()
+        digester.go.set()
+
+    await digests(digester, land)
+    assert digester.calls == [*((chunk,) for chunk in range(BATCH_WORKERS)), tuple(range(BATCH_WORKERS, COUNT))]
+
+
+async def test_a_digester_without_batches_gets_one_chunk_a_call() -> None:
+    told = await digests(HashDigester(), all_at_once)
+    assert sorted(told) == list(range(COUNT))
