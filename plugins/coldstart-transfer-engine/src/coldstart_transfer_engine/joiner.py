@@ -5,8 +5,9 @@ there, with the grant open, after that. The library's word alone proves nothing,
 the last one.
 
 A pull ends in two ways. Until the first read into the target it can be left at once, even where
-the library hangs in its own handshake (a minute, at worst). From then on it ends when the library has given
-up the last read, and not before. It must not know the event loop; ``transport.py`` waits for it.
+the library hangs in its own handshake (a minute, at worst). From then on it ends when the last read
+has ended, and not before; on TCP, a read from a source that has stopped is made to. It must not know
+the event loop; ``transport.py`` waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Landed, Memory
-from coldstart_transfer_engine import line
+from coldstart_transfer_engine import line, sockets
 from coldstart_transfer_engine.exports import Open, table_of
 from coldstart_transfer_engine.library import Engine, Route
 from coldstart_transfer_engine.line import Line, Ticket, Way
@@ -39,7 +40,8 @@ class Pull:
     Args:
         way: the source's engine that is read from.
         opened: makes our engine; it is closed here.
-        seconds: how long the source may take to answer on the line.
+        answer_seconds: how long the source may take to answer on the line.
+        still_seconds: a source from which no read succeeds for so long is given up.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Pull:
         landed: Landed,
         *,
         opened: Open,
-        seconds: float,
+        answer_seconds: float,
+        still_seconds: float,
     ) -> None:
         self._ticket, self._way, self._spans = ticket, way, spans
         self._into, self._landed = into, landed
-        self._opened, self._seconds = opened, seconds
+        self._opened = opened
+        self._answer_seconds, self._still_seconds = answer_seconds, still_seconds
         self._lock = threading.Lock()
         self._stopped = False
         self._touching = False
@@ -108,20 +112,20 @@ class Pull:
                 self._engine.close()
 
     def _pull(self) -> None:
-        source = Line(self._ticket, self._seconds)
+        source = Line(self._ticket, self._answer_seconds)
         try:
             local = table_of(self._into)
             check(self._into.layout, local, source.table, self._spans)
             self._engine = engine = self._opened(self._way.route, self._into.device)
             if engine.route == "tcp":
-                _knock(engine, self._way.session, source.table)
+                self._knock(Reads(engine, self._way.session, self._cut), source.table)
             else:
                 engine.register(local.regions(self._into.device))
             with self._lock:
                 if self._stopped:
                     return
                 self._touching = True
-            reads = Reads(engine, self._way.session)
+            reads = Reads(engine, self._way.session, self._cut)
             try:
                 self._fetch(reads, source, local)
             except TransportError as error:
@@ -142,7 +146,8 @@ class Pull:
                 span = ahead.take(self._sizes.next(rate))
                 reads.add(Step(span, moves(local, source.table, span)))
                 free_at = now + span.length / rate if rate else 0.0
-            if reads.steps:
+            if reads.steps and not self._stopped:
+                self._look(reads)
                 for step in reads.finished():
                     self._count(step, source)
             elif self._stopped:
@@ -152,6 +157,31 @@ class Pull:
             else:
                 self.done = True
                 return
+
+    def _knock(self, reads: Reads, table: Table) -> None:
+        """Open the session with a read that goes nowhere near the target.
+
+        A source that has just stopped makes the library wait for a minute here, and everybody may leave meanwhile.
+        """
+        scratch = ctypes.create_string_buffer(8)
+        try:
+            reads.add(Step(Span(0, 1), [Move(ctypes.addressof(scratch), table.places[0].address, 1)]))
+            while reads.steps and not self._stopped:
+                self._look(reads)
+                deque(reads.finished(), maxlen=0)
+        finally:
+            reads.drain()
+
+    def _look(self, reads: Reads) -> None:
+        if reads.still > self._still_seconds:
+            raise TransportError(
+                f"no read of the transfer engine has ended for {self._still_seconds:g} s", reason="timeout"
+            )
+
+    def _cut(self) -> None:
+        """Only TCP needs it: the others' reads end by the adapter's own clocks."""
+        if self._way.data_port:
+            sockets.cut(self._ticket.host, self._way.data_port)
 
     def _count(self, step: Step, source: Line) -> None:
         """Its reads have succeeded; it has landed if the source is still the one that gave the ticket."""
@@ -178,20 +208,3 @@ class _Ahead:
         if span.length > size:
             self._spans.appendleft(Span(span.offset + size, span.length - size))
         return Span(span.offset, min(size, span.length))
-
-
-def _knock(engine: Engine, session: str, table: Table) -> None:
-    """Open the session with a read that goes nowhere near the target.
-
-    A source that has just stopped makes the library wait for a minute here, and everybody may leave meanwhile.
-    """
-    scratch = ctypes.create_string_buffer(8)
-    reads = Reads(engine, session)
-    first = table.places[0]
-    try:
-        reads.add(Step(Span(0, 1), [Move(ctypes.addressof(scratch), first.address, 1)]))
-        while reads.steps:
-            for _ in reads.finished():
-                pass
-    finally:
-        reads.drain()

@@ -120,7 +120,11 @@ class Lender:
         return any(each.lines for each in lent if each.ticket.transfer == transfer)
 
     def _ticket(self, grant: Grant, export: Export, port: int) -> Ticket:
-        ways = tuple(Way(engine.route, engine.session) for engine in export.engines if engine.route != "unknown")
+        ways = tuple(
+            Way(engine.route, engine.session, engine.data_port)
+            for engine in export.engines
+            if engine.route != "unknown"
+        )
         return Ticket(
             host=self._host,
             port=port,

@@ -2,7 +2,8 @@
 
 Decides what the library's numbers mean, which route an engine really took, and how an engine ends
 without stopping the interpreter. It must not know grants, tickets or layouts. Settings reach the
-library through ``surroundings.py``; what is read is decided in ``reads.py``.
+library through ``surroundings.py``, its sockets are handled in ``sockets.py``; what is read is
+decided in ``reads.py``.
 
 The ``protocol`` that ``initialize`` takes does not choose the transport: the environment and what is found on
 the machine do. So the route is told from what the engine has become.
@@ -12,10 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import struct
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -26,12 +24,10 @@ from typing import Final, Literal, Protocol, cast
 
 from coldstart.errors import TransportError
 from coldstart.ports import Region
+from coldstart_transfer_engine import sockets
 from coldstart_transfer_engine.surroundings import current, hushed, variables
 
 Route = Literal["tcp", "nvlink", "rdma", "unknown"]
-
-STALL_SECONDS: Final = 3
-"""After so long without a byte, TCP reads fail; less than the 5 s after which coldstart gives an abandoned target up."""
 
 INSTALL: Final = (
     "pip install mooncake-transfer-engine-non-cuda (or mooncake-transfer-engine-cuda13 for GPUs) and, "
@@ -45,17 +41,13 @@ _VARIANTS: Final = (
 )
 """Distributions with the same import name."""
 
-_ALWAYS: Final = {"MC_LOG_LEVEL": "ERROR", "MC_TCP_PROGRESS_TIMEOUT_SEC": str(STALL_SECONDS)}
+_ALWAYS: Final = {"MC_LOG_LEVEL": "ERROR"}
 _ROUTES: Final[Mapping[str, Mapping[str, str]]] = {
     "tcp": {"MC_FORCE_TCP": "1"},
     "nvlink": {"MC_INTRANODE_NVLINK": "true"},
     "rdma": {},
 }
 _ADAPTERS: Final = Path("/sys/class/infiniband")
-_CLOSING_SECONDS: Final = 0.01
-_POKE_SECONDS: Final = 6.0
-"""Its listener reads from a stranger for at most 5 s."""
-
 DONE: Final = 1
 FAILED: Final = -1
 
@@ -80,7 +72,7 @@ class Module(Protocol):
     SUPPORT_INTRA_NVLINK: bool
     SUPPORT_CUDA: bool
 
-    def TransferEngine(self) -> Native: ...  # noqa: N802 - the library's name
+    def TransferEngine(self) -> Native: ...
 
 
 @cache
@@ -142,14 +134,17 @@ class Engine:
 
     def __init__(self, host: str, wanted: Route, device: str) -> None:
         with variables({**_ALWAYS, **_ROUTES[wanted]}), hushed(), current(device):
-            before = set(_listening())
+            before = set(sockets.listening())
             self._native = module().TransferEngine()
             code = self._native.initialize(host, "P2PHANDSHAKE", "tcp" if wanted == "tcp" else "rdma", "")
             if code != 0:
                 raise TransportError(f"the transfer engine does not start on {host}: {code}", reason="failed")
             self._port = self._native.get_rpc_port()
-            self.route = self._found(set(_listening()) - before)
+            data_ports = set(sockets.listening()) - before - {self._port}
+            self.route = "tcp" if data_ports else self._found()
         self.session = f"{host}:{self._port}"
+        self.data_port = max(data_ports, default=0)
+        """Where TCP serves bytes; 0 for other routes."""
         self._open = True
         self._registered: set[tuple[int, int]] = set()
         if self.route != wanted:
@@ -160,10 +155,8 @@ class Engine:
                 advice="look at the MC_ variables in the environment",
             )
 
-    def _found(self, opened: set[int]) -> Route:
-        """The route, from evidence: only TCP listens for data, only NVLink refuses memory of the host."""
-        if opened - {self._port}:
-            return "tcp"
+    def _found(self) -> Route:
+        """The route, from evidence: only TCP listens for data, and only NVLink refuses memory of the host."""
         scratch = ctypes.create_string_buffer(64)
         if self._native.register_memory(ctypes.addressof(scratch), len(scratch)) != 0:
             return "nvlink" if getattr(module(), "SUPPORT_INTRA_NVLINK", False) else "unknown"
@@ -203,44 +196,6 @@ class Engine:
             return
         self._open = False
         with suppress(OSError):
-            _hurry(self._port)
+            sockets.hurry(self._port)
         with hushed():
             del self._native
-
-
-# ---------------------------------------------------------------------------- its listening sockets
-
-
-def _listening() -> Iterator[int]:
-    """Ports at which this process listens."""
-    for sock in _listeners():
-        yield sock.getsockname()[1]
-
-
-def _listeners() -> Iterator[socket.socket]:
-    """Copies of the listening sockets of this process, each closed when the next one is asked for."""
-    for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(descriptor))) as sock:
-                internet = sock.family in (socket.AF_INET, socket.AF_INET6)
-                if internet and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    yield sock
-
-
-def _hurry(port: int) -> None:
-    """Make the engine's listener look often whether it should end.
-
-    It waits for callers a second at a time, and the destructor waits for it without letting other threads of the
-    interpreter run. So its wait is made short, and one caller that says nothing ends the wait that it is in.
-    """
-    for sock in _listeners():
-        if sock.getsockname()[1] == port:
-            wait = struct.pack("ll", 0, int(_CLOSING_SECONDS * 1e6))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-    deadline = time.monotonic() + _POKE_SECONDS
-    with socket.create_connection(("127.0.0.1", port), _POKE_SECONDS) as caller:
-        caller.shutdown(socket.SHUT_WR)
-        caller.settimeout(max(deadline - time.monotonic(), 0.1))
-        caller.recv(1)

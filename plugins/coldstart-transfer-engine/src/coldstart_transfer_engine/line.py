@@ -58,6 +58,8 @@ class Way(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     route: Literal["tcp", "nvlink", "rdma"]
     session: Annotated[str, msgspec.Meta(min_length=3, max_length=128)]
+    data_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """Where its TCP serves bytes."""
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,15 +170,16 @@ class Line:
     def _greeted(self, deadline: float) -> None:
         status: int
         seconds: float
+        rate: float
         count: int
         data = _receive(self._sock, _ANSWER.size, deadline - time.monotonic())
-        status, seconds, self._rate, count = _ANSWER.unpack(data)
+        status, seconds, rate, count = _ANSWER.unpack(data)
         if status != Status.OK:
             raise self._over("refused", "does not know the grant")
         if count > MAX_PLACES:
             raise self._over("protocol", f"has {count} pieces of memory, at most {MAX_PLACES} allowed")
         self.table = Table.decode(_receive(self._sock, count * PLACE_BYTES, deadline - time.monotonic()))
-        self._until = time.monotonic() + seconds
+        self._rate, self._until = rate, time.monotonic() + seconds
 
     def rate(self) -> float:
         """Bytes per second that may be read now, 0 for no cap.
@@ -195,6 +198,7 @@ class Line:
                 raise self._over("closed", "has ended")
             self._unread += data
         while len(self._unread) >= _NOTICE.size:
+            status: int
             status, self._rate = _NOTICE.unpack_from(self._unread)
             self._unread = self._unread[_NOTICE.size :]
             if status != Status.OK:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
 from coldstart.errors import TransportError
@@ -30,6 +30,8 @@ _SHORT_SECONDS: Final = 0.05
 _LONG_SECONDS: Final = 0.2
 _SHORTEST_PAUSE: Final = 50e-6
 _LONGEST_PAUSE: Final = 2e-3
+_GRACE_SECONDS: Final = 0.25
+"""Reads from a source that works end in this."""
 
 
 class Reading(Protocol):
@@ -54,13 +56,23 @@ class Step:
 
 
 class Reads:
-    """The reads of one pull from one session."""
+    """The reads of one pull from one session.
 
-    def __init__(self, engine: Reading, session: str) -> None:
-        self._engine, self._session = engine, session
+    Args:
+        cut: makes reads fail whose source has stopped.
+    """
+
+    def __init__(self, engine: Reading, session: str, cut: Callable[[], None]) -> None:
+        self._engine, self._session, self._cut = engine, session, cut
         self._steps: deque[Step] = deque()
         self._flying: dict[int, Step] = {}
         self._pause = _SHORTEST_PAUSE
+        self._moved = time.monotonic()
+
+    @property
+    def still(self) -> float:
+        """Seconds since a read has ended."""
+        return time.monotonic() - self._moved
 
     @property
     def steps(self) -> int:
@@ -69,6 +81,8 @@ class Reads:
 
     def add(self, step: Step) -> None:
         """Begin a step, as far as there is room in flight. Raises TransportError if the library refuses."""
+        if not self._flying:
+            self._moved = time.monotonic()
         self._steps.append(step)
         self._begin()
 
@@ -79,6 +93,7 @@ class Reads:
             TransportError: a read has failed. Others go on: see :meth:`drain`.
         """
         ended = self._ended()
+        self._moved = time.monotonic() if ended else self._moved
         if any(status == library.FAILED for _, status in ended):
             raise TransportError("a read of the transfer engine failed", reason="failed")
         self._begin()
@@ -92,11 +107,17 @@ class Reads:
             self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
 
     def drain(self) -> None:
-        """Return when no read is in flight any more, whatever became of it: nothing is written after that."""
+        """Return when no read is in flight any more, whatever became of it: nothing is written after that.
+
+        Reads that do not end by themselves are made to fail, where the route allows it.
+        """
         self._steps.clear()
+        patience = time.monotonic() + _GRACE_SECONDS
         while self._flying:
             if not self._ended():
                 time.sleep(_LONGEST_PAUSE)
+                if time.monotonic() > patience:  # more than once: what was queued takes a new connection
+                    self._cut()
 
     def _begin(self) -> None:
         for step in self._steps:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, TypeVar
 
 import anyio
@@ -22,7 +22,7 @@ from anyio import CancelScope, CapacityLimiter, to_thread
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Link, Memory, Traits, TransportSettings
-from coldstart_transfer_engine import library, line
+from coldstart_transfer_engine import line
 from coldstart_transfer_engine.exports import Export, Exports, table_of
 from coldstart_transfer_engine.joiner import Pull
 from coldstart_transfer_engine.lender import Lender
@@ -80,24 +80,28 @@ class TransferEngineTransport:
     def _prepare(self, memory: Memory) -> None:
         began = time.monotonic()
         export = self._exports.hold(memory)
-        spare = self._open(self._routes[0], memory.device)
         try:
-            if spare.route != "tcp":
-                spare.register(table_of(memory).regions(memory.device))
-        except TransportError:
-            spare.close()
+            spare = self._open(self._routes[0], memory.device)
+            with ExitStack() as undo:
+                undo.callback(spare.close)
+                if spare.route != "tcp":
+                    spare.register(table_of(memory).regions(memory.device))
+                self._keep(export, spare)
+                undo.pop_all()
+        except BaseException:
             self._exports.release(export)
             raise
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                export, self._prepared = self._prepared, export
-                self._spare, spare = spare, self._spare
-        if export is not None:
-            self._exports.release(export)
-        if spare is not None:
-            spare.close()
         _log.info("transfer engine: prepared in %.1f ms", (time.monotonic() - began) * 1e3)
+
+    def _keep(self, export: Export, spare: Engine) -> None:
+        with self._lock:
+            self._check_open()
+            old_export, self._prepared = self._prepared, export
+            old_spare, self._spare = self._spare, spare
+        if old_export is not None:
+            self._exports.release(old_export)
+        if old_spare is not None:
+            old_spare.close()
 
     # ---------------------------------------------------------------------------------- source
 
@@ -134,8 +138,16 @@ class TransferEngineTransport:
         way = self._way(decoded, into.device)
         if not spans:
             return
-        seconds = min(self._settings.io_seconds, _ANSWER_SECONDS)
-        pull = Pull(decoded, way, spans, into, landed, opened=self._ready, seconds=seconds)
+        pull = Pull(
+            decoded,
+            way,
+            spans,
+            into,
+            landed,
+            opened=self._ready,
+            answer_seconds=min(self._settings.io_seconds, _ANSWER_SECONDS),
+            still_seconds=self._settings.io_seconds,
+        )
         self._pulls.add(pull)
         try:
             await _finish(pull)
