@@ -77,8 +77,12 @@ class Module(Protocol):
 
 @cache
 def module() -> Module:
-    """The library; raises ImportError where it, or a system library under it, is missing."""
-    return cast(Module, import_module("mooncake.engine"))
+    """The library; raises ImportError where it, or a system library under it, is missing.
+
+    It reads some of its settings, that of its log among them, while it is loaded, and never again.
+    """
+    with variables(_ALWAYS), hushed():
+        return cast(Module, import_module("mooncake.engine"))
 
 
 def obstacle() -> str:
