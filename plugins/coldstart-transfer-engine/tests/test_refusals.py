@@ -9,7 +9,7 @@ import time
 
 import msgspec
 import pytest
-from coldstart_transfer_engine import FACTORY, library, line, sockets, transport
+from coldstart_transfer_engine import FACTORY, library, line, places, sockets, transport
 from coldstart_transfer_engine.library import Engine
 from coldstart_transfer_engine.line import Ticket, Way, decode_ticket
 
@@ -110,6 +110,21 @@ class TestLines:
             ticket = Ticket("127.0.0.1", port, bytes(16), "t", "", 1, (Way("tcp", "127.0.0.1:1"),))
             error = await refusal(ticket)
             assert (error.reason, "said nothing" in str(error)) == ("closed", True)
+
+    async def test_a_large_table_does_not_hold_the_source_up(self) -> None:
+        """Its reader takes nothing: the source must not wait for it."""
+        source, layout = FACTORY.open(TransportSettings()), layout_of(*[1] * places.MAX_PLACES)
+        ticket = decode_ticket(await source.offer(grant("t"), BytesMemory(layout, seed=1)))
+        with socket.socket() as idle:
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            idle.connect((ticket.host, ticket.port))
+            idle.sendall(line.hello(ticket))
+            await eventually(lambda: source.reading("t"))
+        await eventually(lambda: not source.reading("t"))
+        target = BytesMemory(layout)
+        await source.pull(ticket.encode(), [whole(layout)], target, Landings())
+        assert target.storages == BytesMemory(layout, seed=1).storages
+        await source.aclose()
 
     async def test_the_cap_is_divided_among_those_who_read(self) -> None:
         source = FACTORY.open(TransportSettings(lend_bytes_per_second=6e9))

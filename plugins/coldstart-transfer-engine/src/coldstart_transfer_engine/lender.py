@@ -198,9 +198,11 @@ class Lender:
                         sock.close()
                         continue
                     self._callers.add(sock)
-                threading.Thread(
-                    target=self._converse, args=(sock,), name="coldstart-te-line", daemon=True
-                ).start()
+                thread = threading.Thread(target=self._converse, args=(sock,), name="coldstart-te-line", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads on this machine: the caller is turned away
+                    self._finished(sock, None)
 
     def _converse(self, sock: socket.socket) -> None:
         lent: _Lent | None = None
@@ -226,8 +228,8 @@ class Lender:
             if lent is None or not hmac.compare_digest(lent.ticket.secret, claimed[1]) or lent.seconds_left == 0:
                 return None
             lent.lines.add(sock)
-            sock.settimeout(line.HELLO_SECONDS)
-            try:  # under the lock, so that no notice comes before it
+            sock.setblocking(False)
+            try:  # under the lock, so that no notice comes before it; there is room for all of it
                 sock.sendall(line.answer(Status.OK, lent.seconds_left, self._rate(), lent.export.table))
             except OSError:
                 lent.lines.discard(sock)

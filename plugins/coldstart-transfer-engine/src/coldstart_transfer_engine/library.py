@@ -149,7 +149,7 @@ class Engine:
         self.session = f"{host}:{self._port}"
         self.data_port = max(data_ports, default=0)
         """Where TCP serves bytes; 0 for other routes."""
-        self._open = True
+        self._open, self._device = True, device
         self._registered: set[tuple[int, int]] = set()
         if self.route != wanted:
             self.close()
@@ -201,5 +201,5 @@ class Engine:
         self._open = False
         with suppress(OSError):
             sockets.hurry(self._port)
-        with hushed():
+        with hushed(), current(self._device):
             del self._native

@@ -22,6 +22,7 @@ import ipaddress
 import select
 import socket
 import time
+from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Annotated, Final, Literal
@@ -98,6 +99,7 @@ def decode_ticket(data: bytes) -> Ticket:
     return ticket
 
 
+@cache
 def machine() -> str:
     """This boot of this machine; empty where that cannot be told."""
     try:
@@ -107,7 +109,8 @@ def machine() -> str:
 
 
 def tend(sock: socket.socket) -> None:
-    """Small frames at once, and an end even if the other machine vanishes."""
+    """Small frames at once, room for a whole table, and an end even if the other machine vanishes."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_PLACES * PLACE_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
@@ -139,6 +142,10 @@ def notice(status: Status, rate: float = 0.0) -> bytes:
 # ----------------------------------------------------------------------------------- the joiner's end
 
 
+def hello(ticket: Ticket) -> bytes:
+    return _HELLO.pack(_MAGIC, ticket.key, ticket.secret)
+
+
 class Line:
     """The joiner's end of a line. While it is open, the source knows that it is read.
 
@@ -157,7 +164,7 @@ class Line:
             ) from error
         try:
             tend(self._sock)
-            self._sock.sendall(_HELLO.pack(_MAGIC, ticket.key, ticket.secret))
+            self._sock.sendall(hello(ticket))
             self._greeted(time.monotonic() + seconds)
         except OSError as error:
             self.close()
