@@ -4,8 +4,8 @@ Decides what counts as landed: a range whose reads have all succeeded, and whose
 there, with the grant open, after that. The library's word alone proves nothing, and the digest has
 the last one.
 
-A pull ends in two ways. Until the first read into the target it can be left at once, even where
-the library hangs in its own handshake (a minute, at worst). From then on it ends when the last read
+A pull ends in two ways. Until the first read into the target it can be left at once, on TCP even
+where the library hangs in its own handshake (a minute, at worst). From then on it ends when the last read
 has ended, and not before; on TCP, a read from a source that has stopped is made to. It must not know
 the event loop; ``transport.py`` waits for it.
 """
@@ -114,29 +114,32 @@ class Pull:
     def _pull(self) -> None:
         source = Line(self._ticket, self._answer_seconds)
         try:
-            local = table_of(self._into)
-            check(self._into.layout, local, source.table, self._spans)
-            self._engine = engine = self._opened(self._way.route, self._into.device)
-            if engine.route == "tcp":
-                self._knock(Reads(engine, self._way.session, self._cut), source.table)
-            else:
-                engine.register(local.regions(self._into.device))
-            with self._lock:
-                if self._stopped:
-                    return
-                self._touching = True
-            reads = Reads(engine, self._way.session, self._cut)
-            try:
-                self._fetch(reads, source, local)
-            except TransportError as error:
-                if error.reason == "failed":  # the line knows better why
-                    source.wait(line.VERDICT_SECONDS)
-                    source.rate()
-                raise
-            finally:
-                reads.drain()
+            self._read(source)
+        except TransportError as error:
+            if error.reason == "failed":  # the line knows better why
+                source.wait(line.VERDICT_SECONDS)
+                source.rate()
+            raise
         finally:
             source.close()
+
+    def _read(self, source: Line) -> None:
+        local = table_of(self._into)
+        check(self._into.layout, local, source.table, self._spans)
+        self._engine = engine = self._opened(self._way.route, self._into.device)
+        if engine.route == "tcp":
+            self._knock(Reads(engine, self._way.session, self._cut), source.table)
+        else:
+            engine.register(local.regions(self._into.device))
+        with self._lock:
+            if self._stopped:
+                return
+            self._touching = True
+        reads = Reads(engine, self._way.session, self._cut)
+        try:
+            self._fetch(reads, source, local)
+        finally:
+            reads.drain()
 
     def _fetch(self, reads: Reads, source: Line, local: Table) -> None:
         ahead, free_at = _Ahead(self._spans), 0.0

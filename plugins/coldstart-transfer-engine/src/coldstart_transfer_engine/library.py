@@ -48,6 +48,7 @@ _ROUTES: Final[Mapping[str, Mapping[str, str]]] = {
     "rdma": {},
 }
 _ADAPTERS: Final = Path("/sys/class/infiniband")
+
 DONE: Final = 1
 FAILED: Final = -1
 
@@ -145,7 +146,7 @@ class Engine:
                 raise TransportError(f"the transfer engine does not start on {host}: {code}", reason="failed")
             self._port = self._native.get_rpc_port()
             data_ports = set(sockets.listening()) - before - {self._port}
-            self.route = "tcp" if data_ports else self._found()
+            self.route = self._found(bool(data_ports))
         self.session = f"{host}:{self._port}"
         self.data_port = max(data_ports, default=0)
         """Where TCP serves bytes; 0 for other routes."""
@@ -159,13 +160,13 @@ class Engine:
                 advice="look at the MC_ variables in the environment",
             )
 
-    def _found(self) -> Route:
-        """The route, from evidence: only TCP listens for data, and only NVLink refuses memory of the host."""
+    def _found(self, listens: bool) -> Route:
+        """The route, from evidence: only NVLink refuses memory of the host, and only TCP listens for data."""
         scratch = ctypes.create_string_buffer(64)
         if self._native.register_memory(ctypes.addressof(scratch), len(scratch)) != 0:
             return "nvlink" if getattr(module(), "SUPPORT_INTRA_NVLINK", False) else "unknown"
         self._native.unregister_memory(ctypes.addressof(scratch))
-        return "rdma" if adapters() else "unknown"
+        return "tcp" if listens else "rdma" if adapters() else "unknown"
 
     def register(self, regions: Sequence[Region]) -> None:
         """Make memory known to the library, each piece once. Raises TransportError if it is not taken."""

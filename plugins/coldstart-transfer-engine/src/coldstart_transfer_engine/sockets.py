@@ -21,10 +21,11 @@ _POKE_SECONDS: Final = 6.0
 
 
 def listening() -> Iterator[int]:
-    """Ports at which this process listens."""
+    """Ports at which this process listens on all addresses, as the library does."""
     for sock in _internet():
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            yield sock.getsockname()[1]
+        address, port = sock.getsockname()[:2]
+        if address in ("::", "0.0.0.0") and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            yield port
 
 
 def cut(host: str, port: int) -> None:
