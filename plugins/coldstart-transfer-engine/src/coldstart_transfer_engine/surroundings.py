@@ -83,4 +83,6 @@ def current(device: str) -> Iterator[None]:
     import torch  # it is the host's already, where there is device memory
 
     with torch.cuda.device(device):
+        # A thread that has made no call of the CUDA runtime yet has no context for calls of the driver.
+        torch.cuda.current_stream().synchronize()
         yield
