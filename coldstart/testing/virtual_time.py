@@ -79,7 +79,7 @@ class OrderlyLoop(VirtualTimeLoop):
     def call_soon_threadsafe(
         self,
         callback: Callable[[Unpack[Arguments]], object],
-        *args: Unpack[Arguments],
+        *args: *Arguments,
         context: Context | None = None,
     ) -> asyncio.Handle:
         thread = threading.current_thread()

@@ -1,0 +1,16 @@
+"""``python -m coldstart.testing.chaos SEED``: play one storm and tell it step by step."""
+
+from __future__ import annotations
+
+import sys
+
+from coldstart.testing.chaos import storm
+
+
+def main() -> int:
+    outcome = storm(int(sys.argv[1]), journal=True)
+    return bool(outcome.violations)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
