@@ -145,12 +145,13 @@ class Explored:
                     if getattr(effect, "attempt", after.journey.attempt) == after.journey.attempt
                 )
                 live = tuple(dict.fromkeys(live))
+                if isinstance(event, events.PullEnded):  # until then it may tell of bytes, whatever state that is
+                    live = tuple(e for e in live if e in asked or not isinstance(e, effects.Pull | effects.ReadStorage))
                 if type(after) is not type(state) or after.journey.attempt != state.journey.attempt:
                     live = tuple(
                         effect
                         for effect in live
-                        if effect in asked or (isinstance(effect, effects.Pull | effects.ReadStorage)
-                        and PHASE_OF[type(after)] in (Phase.TRANSFER, Phase.FALLBACK))
+                        if effect in asked or isinstance(effect, effects.Pull | effects.ReadStorage)
                     )
                 key = (normal(after), frozenset(type(effect).__name__ for effect in live))
                 if key not in seen:
@@ -372,6 +373,24 @@ def test_verified_chunks_go_along_into_new_memory_and_the_next_source_brings_the
     lost, _ = step(state, events.MemoryReplaced(1), 0.6)
     assert lost.journey.verified == Chunks()
     assert lost.journey.origins == ()
+
+
+def test_a_pull_that_ends_after_its_memory_was_replaced_is_no_news() -> None:
+    state, at = transferring(), 1.0
+    for chunk in range(CHUNKS):
+        state, _ = step(state, events.ChunkVerified(state.journey.attempt, chunk), at)
+    attempt = state.journey.attempt
+    for event in (
+        events.Expired(Timer.STALL),
+        events.Expired(Timer.QUIET),
+        events.MemoryReplaced(attempt, Chunks.first(CHUNKS)),
+    ):
+        state, _ = step(state, event, at)
+    for late in (events.ChunkVerified(attempt, 0), events.PullEnded(attempt, "abandoned", quiet=False)):
+        assert step(state, late, at) == (state, ())
+    state, _ = step(state, events.CheckPassed(state.journey.attempt), at)
+    assert isinstance(state, Serving)
+    assert step(state, events.PullEnded(attempt, "abandoned"), at) == (state, ())
 
 
 def test_wrong_bytes_are_told_to_the_store_and_to_the_source() -> None:

@@ -8,7 +8,9 @@ from coldstart.testing.chaos import storm
 
 
 def main() -> int:
+    """The exit status: whether a promise was broken."""
     outcome = storm(int(sys.argv[1]), journal=True)
+    sys.stdout.write(f"{outcome}\ntrace {outcome.trace_hash}, {outcome.steps} steps, {outcome.paths}, {outcome.faults}\n")
     return bool(outcome.violations)
 
 

@@ -165,7 +165,7 @@ class Subject:
     @property
     def lends(self) -> bool:
         """Whether all its weights can be had from it, by its own word."""
-        return self.serves and self.member.source.state.mode is Mode.OPEN
+        return self.serves and self.line is not None and self.member.source.state.mode is Mode.OPEN
 
     @property
     def sound(self) -> bool:
