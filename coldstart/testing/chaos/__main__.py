@@ -10,7 +10,8 @@ from coldstart.testing.chaos import storm
 def main() -> int:
     """The exit status: whether a promise was broken."""
     outcome = storm(int(sys.argv[1]), journal=True)
-    sys.stdout.write(f"{outcome}\ntrace {outcome.trace_hash}, {outcome.steps} steps, {outcome.paths}, {outcome.faults}\n")
+    sys.stdout.write(f"{outcome}\ntrace {outcome.trace_hash}, {outcome.steps} steps\n")
+    sys.stdout.write(f"{outcome.paths}, {outcome.faults}\n")
     return bool(outcome.violations)
 
 

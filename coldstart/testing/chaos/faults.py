@@ -172,7 +172,7 @@ class Faults:
         if subject is None:
             return False
         self._remark("is about to change its weights", subject)
-        subject.spoilt = True
+        subject.spoilt = subject.changed = True
         subject.member.node.withhold()
         while subject.member.node.read and not subject.member.ended.is_set():
             await subject.member.changed.wait()

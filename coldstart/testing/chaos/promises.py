@@ -31,6 +31,7 @@ DISTURB = "never disturb the source"
 LATE = "never write late"
 TELL = "always say what happened"
 RECOVER = "no lasting harm"
+ONCE = "one storage read"
 BROKE = "no part breaks"
 
 CALLS = 4
@@ -125,6 +126,12 @@ class Promises:
                 self._broken(HANG, subject, f"still in {type(subject.member.joiner.state).__name__}")
             if subject.member.source.state.grants:
                 self._broken(RECOVER, subject, f"grants are open: {subject.member.source.state.grants}")
+            if subject.switched.offered:
+                self._broken(RECOVER, subject, f"memory is open to {sorted(subject.switched.offered)}")
+            if subject.changed and not subject.right and subject.lends:
+                self._broken(WRONG, subject, "lends weights that its host has changed")
+            if subject.member.memory.lent and not subject.late:
+                self._broken(LATE, subject, f"{subject.member.memory.lent} spans of its memory are still held")
             if subject.serves and not subject.spoilt and not subject.right:
                 self._broken(LATE, subject, "its memory changed while it served")
             advert = adverts.pop(subject.member.inbox, None)
@@ -156,8 +163,21 @@ class Promises:
         if sound and len(wrong) < state.journey.limits.sources and newcomer.member.report.path != "peer":
             self._broken(RECOVER, newcomer, f"from {newcomer.member.report.path}, with {len(sound)} sources")
 
-    def quiet(self) -> None:
-        """Nobody touches memory in use once everything is over."""
+    def undisturbed(self) -> None:
+        """Nothing was wrong: storage was read once, and nobody was ever sent in vain."""
+        reads = self.world.workers.storage_reads
+        if reads != 1:
+            self.broken(ONCE, "*", f"storage was read {reads} times")
         for subject in self.world.living:
-            if subject.member.memory.lent and not subject.late:
-                self._broken(LATE, subject, f"{subject.member.memory.lent} spans of its memory are still held")
+            if subject.member.report.detours:
+                self._broken(ONCE, subject, f"went astray: {'; '.join(subject.member.report.detours)}")
+
+    def left(self) -> None:
+        """Everybody was asked to leave: nobody is there, and the store knows."""
+        for advert in self.world.workers.store.ledger.adverts(SHARD.key):
+            self.broken(RECOVER, advert.inbox, "has left and is advertised")
+        for subject in self.world.living:
+            if not isinstance(subject.member.joiner.state, Gone | Failed):
+                self._broken(HANG, subject, f"was drained and is {type(subject.member.joiner.state).__name__}")
+            if subject.switched.offered:
+                self._broken(RECOVER, subject, f"has left with {sorted(subject.switched.offered)} open")

@@ -44,7 +44,11 @@ SETTLING = 60.0
 LONGEST = 200.0
 """Any cold start has ended by then."""
 LIMITS = Limits(floor=FLOOR, whole_load=40.0)
-NEWCOMERS = 2
+SOON = 1.0
+"""After this, where nothing is wrong, the store and all workers agree."""
+CALM = 0.1
+"""So many of all storms are none."""
+NEWCOMERS = 3
 ENDS = (Serving, Draining, Failed, Gone)
 
 
@@ -74,42 +78,64 @@ class World:
     # ------------------------------------------------------------------------------- the story
 
     async def play(self) -> None:
-        """From the first start to the last look."""
+        """From the first start to the last drain."""
         async with fleet(LIMITS, self.seed) as self.workers:
             self.workers.watch = self._watch
-            async with anyio.create_task_group() as self.tasks:
-                for number in range(self.luck.randint(4, 10)):
-                    self.tasks.start_soon(self._arrive, f"w{number}", self.luck.uniform(0, SPREAD) if number else 0.0)
-                for _ in range(self.luck.randint(4, 16)):
-                    kind, moment = self.luck.choice(tuple(self.faults.kinds)), self.luck.uniform(0, TROUBLE)
-                    seconds = self.luck.choice((0.1, 1.0, 3.0, 8.0)) * self.luck.uniform(0.5, 1.2)
-                    self.tasks.start_soon(self.faults.strike, kind, moment, seconds)
+            calm = self.luck.random() < CALM
+            await self._rage(calm)
             self.remark("all faults are over")
             for subject in self.living:
                 subject.mend()
-            await self._settle()
-            self.promises.settled()
-            for number in range(NEWCOMERS):
-                lenders = [subject for subject in self.living if subject.lends]
-                newcomer = self.launch(f"n{number}", sound=True)
-                with anyio.move_on_after(LONGEST):
-                    await newcomer.member.reached(*ENDS)
-                self.promises.received(newcomer, lenders)
+            await self._ended()
             await anyio.sleep(SETTLING)
             self.promises.settled()
-            self.promises.quiet()
-            for subject in self.living:
-                await subject.die()
+            if calm:
+                self.promises.undisturbed()
+            await self._welcome(1)
+            await self._welcome(NEWCOMERS)
+            self.promises.settled()
+            await self._leave()
 
-    async def _arrive(self, name: str, moment: float) -> None:
+    async def _rage(self, calm: bool) -> None:
+        luck = self.luck
+        async with anyio.create_task_group() as self.tasks:
+            for number in range(luck.randint(4, 10)):
+                moment = luck.uniform(0, SPREAD) * luck.choice((0.0, 1.0))
+                self.tasks.start_soon(self._arrive, f"w{number}", moment, calm)
+            for _ in range(0 if calm else luck.randint(4, 16)):
+                kind, moment = luck.choice(tuple(self.faults.kinds)), luck.uniform(0, TROUBLE)
+                seconds = luck.choice((0.1, 1.0, 3.0, 8.0)) * luck.uniform(0.5, 1.2)
+                self.tasks.start_soon(self.faults.strike, kind, moment, seconds)
+
+    async def _arrive(self, name: str, moment: float, sound: bool) -> None:
         await anyio.sleep(moment)
-        self.launch(name)
+        self.launch(name, sound=sound)
 
-    async def _settle(self) -> None:
+    async def _ended(self) -> None:
+        """Every cold start has ended, or should have long ago."""
         with anyio.move_on_after(LONGEST):
             for subject in self.living:
                 await subject.member.reached(*ENDS)
-        await anyio.sleep(SETTLING)
+
+    async def _welcome(self, count: int) -> None:
+        """Newcomers come after all faults, all at once."""
+        lenders = [subject for subject in self.living if subject.lends]
+        newcomers = [self.launch(f"n{len(self.subjects)}", sound=True) for _ in range(count)]
+        await self._ended()
+        for newcomer in newcomers:
+            self.promises.received(newcomer, lenders)
+        await anyio.sleep(SOON)
+
+    async def _leave(self) -> None:
+        """Everybody leaves in good order."""
+        async with anyio.create_task_group() as tasks:
+            for subject in self.living:
+                tasks.start_soon(self._drain, subject)
+        self.promises.left()
+
+    async def _drain(self, subject: Subject) -> None:
+        with anyio.move_on_after(LIMITS.drain + SOON):
+            await subject.member.drain()
 
     def launch(self, name: str, *, sound: bool = False) -> Subject:
         """Start a worker; unless it is to be ``sound``, not every one is well made."""
@@ -121,7 +147,7 @@ class World:
             partial=sound or luck.random() < 0.85,
         )
         subject = Subject(anyio.current_time(), storage, Moody())
-        subject.late = not sound and luck.random() < 0.3
+        subject.late, subject.hasty = not sound and luck.random() < 0.3, luck.random() < 0.3
         coordinated = sound or luck.random() < 0.97
         subject.line = Line(MemoryBus(workers.store)) if coordinated else None
 

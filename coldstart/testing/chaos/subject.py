@@ -69,13 +69,23 @@ class Switched(Wrapped):
         self.fault: Wrap = _sound
         self._luck, self._late = luck, late
         self._deaf: list[Deaf] = []
+        self._writers: list[WritingLate] = []
+        """Those that were abandoned."""
+        self.offered: set[str] = set()
+        """Transfers for which memory is open here."""
 
     @property
     def traits(self) -> Traits:
         return replace(self.inner.traits, abortable=False) if self._late else self.inner.traits
 
     async def offer(self, grant: Grant, memory: Memory) -> bytes:
-        return await self.fault(self.inner).offer(grant, memory)
+        ticket = await self.fault(self.inner).offer(grant, memory)
+        self.offered.add(grant.transfer)
+        return ticket
+
+    async def revoke(self, transfer: str) -> None:
+        await super().revoke(transfer)
+        self.offered.discard(transfer)
 
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         faulty = self.fault(self.inner)
@@ -86,7 +96,13 @@ class Switched(Wrapped):
             await faulty.pull(ticket, spans, into, landed)
         finally:
             if isinstance(faulty, WritingLate):
+                self._writers.append(faulty)
                 self._later(faulty.write_late)
+
+    def write_late(self) -> None:
+        """Whoever was abandoned, the deaf included, writes now."""
+        for writer in (*self._writers, *self._deaf):
+            writer.write_late()
 
     def mend(self) -> None:
         """Be sound from now on."""
@@ -119,7 +135,8 @@ class Moody(HashDigester):
 class Subject:
     """A member, with what befell it.
 
-    ``spoilt``: its memory was changed on purpose. ``broken``: why it may fail; empty if it may not.
+    ``spoilt``: its memory was changed on purpose; ``changed``: by its host, which said so.
+    ``broken``: why it may fail; empty if it may not.
     """
 
     def __init__(self, began: float, storage: FakeStorage, digester: Moody) -> None:
@@ -128,8 +145,10 @@ class Subject:
         self.switched: Switched
         self.line: Line | None = None
         self.alive = True
-        self.spoilt = False
+        self.spoilt = self.changed = False
         self.unfit = self.unreplaceable = False
+        self.hasty = False
+        """Whether late writers write at the worst moment: just before what is kept is copied."""
         self.late = False
         self.broken = ""
         self.excused = 0.0
@@ -142,6 +161,8 @@ class Subject:
     def replace_memory(self, keep: Sequence[Span]) -> None:
         if self.unreplaceable:
             raise MemoryError("no memory of this size")
+        if self.hasty:
+            self.switched.write_late()
         self.member.memory.quarantine(keep)
 
     @property
@@ -199,7 +220,7 @@ class Subject:
         whole = Span(0, self.member.memory.layout.nbytes)
         with self.member.memory.writing(whole) as views:
             fill(views, self.storage.held.content())
-        self.spoilt = False
+        self.spoilt = self.changed = False
 
 
 def _sound(inner: Transport) -> Transport:
