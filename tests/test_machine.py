@@ -431,6 +431,16 @@ def test_following_a_loader_costs_no_patience_but_has_a_limit() -> None:
     assert at == LIMITS.follow
 
 
+def test_claims_on_a_slow_bus_are_part_of_following() -> None:
+    state, at = step(initial(LIMITS), events.Started(CHUNKS), 0.0)[0], 0.0
+    while not isinstance(state, Loading):
+        state, _ = step(state, events.ClaimDeferred(state.journey.attempt, "leader"), at + 1.0)
+        state, _ = step(state, events.Expired(Timer.RETRY), at + 1.5)
+        at += 1.5
+    assert at == pytest.approx(LIMITS.follow, abs=1.5)
+    assert state.journey.followed == pytest.approx(at)
+
+
 def test_a_slot_granted_too_late_is_given_back() -> None:
     state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
     state, _ = step(state, events.Expired(Timer.PATIENCE), 5.0)

@@ -6,7 +6,7 @@ which trouble comes when (``faults.py``), nor what the operations mean.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -40,10 +40,10 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Line:
-    """A bus around another; ``troubles`` are by operation."""
+    """A bus around another; ``troubles`` are by operation, ``usual`` is what there is otherwise."""
 
-    def __init__(self, inner: Bus) -> None:
-        self._inner = inner
+    def __init__(self, inner: Bus, usual: Mapping[str, Trouble]) -> None:
+        self._inner, self._usual = inner, usual
         self.troubles: dict[str, Trouble] = {}
 
     @property
@@ -93,7 +93,7 @@ class Line:
         await self._inner.aclose()
 
     async def _call(self, operation: str, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-        trouble = self.troubles.get(operation)
+        trouble = self.troubles.get(operation) or self._usual.get(operation)
         if trouble is None:
             return await call()
         await anyio.sleep(min(trouble.to, DEADLINE))

@@ -28,7 +28,7 @@ from coldstart.ports import Transport
 from coldstart.runner import Entry
 from coldstart.source import Source
 from coldstart.testing.chaos.faults import Faults
-from coldstart.testing.chaos.line import Line
+from coldstart.testing.chaos.line import OPERATIONS, Line, Trouble
 from coldstart.testing.chaos.outcome import Outcome
 from coldstart.testing.chaos.promises import BROKE, Promises
 from coldstart.testing.chaos.subject import Moody, Subject, Switched
@@ -46,6 +46,8 @@ LONGEST = 200.0
 LIMITS = Limits(floor=FLOOR, whole_load=40.0)
 SOON = 1.0
 """After this, where nothing is wrong, the store and all workers agree."""
+HOP = 0.1
+"""The way to the store, or back, takes some workers up to this."""
 CALM = 0.1
 """So many of all storms are none."""
 NEWCOMERS = 3
@@ -146,10 +148,12 @@ class World:
             STORAGE_SECONDS if quick else luck.uniform(2, STORAGE_SECONDS),
             partial=sound or luck.random() < 0.85,
         )
-        subject = Subject(anyio.current_time(), storage, Moody())
-        subject.late, subject.hasty = not sound and luck.random() < 0.3, luck.random() < 0.3
+        subject = Subject(anyio.current_time() - START, storage, Moody())
+        subject.late, subject.hasty = not sound and luck.random() < 0.3, luck.random() < 0.6
         coordinated = sound or luck.random() < 0.97
-        subject.line = Line(MemoryBus(workers.store)) if coordinated else None
+        hop = HOP * luck.choice((0.0, 1.0))
+        usual = {name: Trouble(luck.uniform(0, hop), luck.uniform(0, hop)) for name in OPERATIONS}
+        subject.line = Line(MemoryBus(workers.store), usual) if coordinated else None
 
         def wrapped(inner: Transport) -> Transport:
             subject.switched = Switched(self.transport(inner), luck, late=subject.late)

@@ -94,10 +94,11 @@ class Switched(Wrapped):
             self._later(faulty.woken.set)
         try:
             await faulty.pull(ticket, spans, into, landed)
-        finally:
+        except asyncio.CancelledError:
             if isinstance(faulty, WritingLate):
                 self._writers.append(faulty)
                 self._later(faulty.write_late)
+            raise
 
     def write_late(self) -> None:
         """Whoever was abandoned, the deaf included, writes now."""
