@@ -231,12 +231,14 @@ def storm(seed: int, *, transport: Wrap = lambda inner: inner, journal: bool = F
             await world.play()
         except Exception:
             world.promises.broken(BROKE, "fleet", traceback.format_exc())
-        gc.collect()
+        gc.collect()  # what nobody has waited for tells so when it is collected
 
+    gc.freeze()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         anyio.run(played, backend="asyncio", backend_options={"loop_factory": OrderlyLoop})
         gc.collect()
+    gc.unfreeze()
     for warning in caught:
         world.promises.broken(BROKE, "process", str(warning.message))
     return world.outcome()
