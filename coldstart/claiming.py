@@ -7,7 +7,6 @@ events for the joiner's machine.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import assert_never
 
@@ -62,7 +61,7 @@ class Claiming:
         if station.bus is None:
             self.post(events.ClaimFailed(attempt, station.no_bus))
             return
-        transfer = _Transfer(secrets.token_hex(8), secrets.randbits(62))
+        transfer = _Transfer(station.nonce(), station.number())
         transports = tuple(name for name in self._transports if name not in effect.without)
         self._transfers[attempt] = transfer
         outcome = await station.bus.claim(
@@ -76,7 +75,7 @@ class Claiming:
                 transports=transports,
                 slot_seconds=SLOT_SECONDS,
                 lead_seconds=LEAD_SECONDS,
-                luck=secrets.randbelow(2**31),
+                luck=station.chance.getrandbits(31),
             )
         )
         self.post(await self._event_of(outcome, attempt, transfer))
@@ -130,7 +129,7 @@ class Claiming:
         accept = encode(Accept(transfer=transfer.ident, answer=effect.number + 1))
         while station.bus is not None:
             try:
-                await station.bus.send(station.key, effect.source.inbox, accept, secrets.token_hex(8))
+                await station.bus.send(station.key, effect.source.inbox, accept, station.nonce())
             except BusError as error:
                 logger().warning("sign of life not sent", source=effect.source.worker, error=str(error))
             await anyio.sleep(SIGN_OF_LIFE)
@@ -143,7 +142,7 @@ class Claiming:
         source, transfer.source = transfer.source, None
         done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
         try:  # before the release: whoever gets the slot must find it free at the source, too
-            await station.bus.send(station.key, source.inbox, done, secrets.token_hex(8))
+            await station.bus.send(station.key, source.inbox, done, station.nonce())
         except BusError as error:
             logger().warning("source not told of the end", source=source.worker, error=str(error))
         return await station.bus.release(station.key, source.worker, transfer.ident)

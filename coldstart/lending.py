@@ -6,7 +6,6 @@ advert can never outlive the withdrawal after it. It knows ports and messages, n
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -241,7 +240,7 @@ class Lending:
             await self._station.bus.release(self._station.key, self._worker.name, effect.transfer)
 
     async def _send_offer(self, effect: effects.SendOffer) -> None:
-        number = secrets.randbits(62)
+        number = self._station.number()
         self._numbers[effect.transfer] = number
         offer = Offer(
             transfer=effect.transfer,
@@ -255,4 +254,4 @@ class Lending:
 
     async def _send(self, inbox: str, message: Offer | Refusal) -> None:
         if self._station.bus is not None:
-            await self._station.bus.send(self._station.key, inbox, encode(message), secrets.token_hex(8))
+            await self._station.bus.send(self._station.key, inbox, encode(message), self._station.nonce())

@@ -8,6 +8,8 @@ same connections hold in a process with sockets and in a test without (``wiring.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from secrets import SystemRandom
 from typing import Any
 
 import msgspec
@@ -71,6 +73,7 @@ class Node:
         target: what is to be filled, then lent.
         carrier: the current trace context.
         observers: told of each step of the joiner's machine; ``lend_observers`` of the source's.
+        chance: where everything random comes from.
     """
 
     def __init__(
@@ -84,9 +87,11 @@ class Node:
         carrier: Callable[[], str],
         observers: Sequence[Observer[State]],
         lend_observers: Sequence[Observer[Source]],
+        chance: Random | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
-        station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus)
+        chance = chance or SystemRandom()
+        station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus, chance)
         truths = Truths(station, layout, algorithm)
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
         storage = target.storage

@@ -160,7 +160,8 @@ class Transport(Protocol):
         Landed ranges cover all of ``spans``, padding included.
 
         Cancelling it is how a stalled attempt ends; see :attr:`Traits.abortable`. Raises
-        TransportError with a reason when the source ends, refuses or breaks the protocol.
+        TransportError with a reason when the source ends, refuses or breaks the protocol. A pull
+        that ends by itself, either way, is quiet: nothing writes into the target any more.
         """
         ...
 

@@ -6,6 +6,9 @@ What both of a worker's hands (``joining.py``, ``lending.py``) and its dealings 
 
 from __future__ import annotations
 
+from random import Random
+from secrets import SystemRandom
+
 import msgspec
 
 from coldstart.identity import Shard
@@ -30,6 +33,7 @@ class Station(msgspec.Struct, frozen=True):
         lineage: key of the layout and the digest algorithm (:func:`coldstart.identity.lineage`);
             only workers of one lineage exchange weights.
         bus: None when there is no coordination; ``no_bus`` says why.
+        chance: where nonces, and what peers must return plus one, are drawn from; a test may seed it.
     """
 
     shard: Shard
@@ -37,8 +41,17 @@ class Station(msgspec.Struct, frozen=True):
     worker: Worker
     bus: Bus | None
     no_bus: str = ""
+    chance: Random = SystemRandom()
 
     @property
     def key(self) -> str:
         """The shard's key on the bus."""
         return self.shard.key
+
+    def nonce(self) -> str:
+        """A name that nothing else on the bus has."""
+        return f"{self.chance.getrandbits(64):016x}"
+
+    def number(self) -> int:
+        """A number that only those who heard it know."""
+        return self.chance.getrandbits(62)

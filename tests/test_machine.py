@@ -146,12 +146,13 @@ class Explored:
                     if getattr(effect, "attempt", after.journey.attempt) == after.journey.attempt
                 )
                 live = tuple(dict.fromkeys(live))
+                if isinstance(event, events.PullEnded):  # until then it may tell of bytes, whatever state that is
+                    live = tuple(e for e in live if e in asked or not isinstance(e, effects.Pull | effects.ReadStorage))
                 if type(after) is not type(state) or after.journey.attempt != state.journey.attempt:
                     live = tuple(
                         effect
                         for effect in live
-                        if effect in asked or (isinstance(effect, effects.Pull | effects.ReadStorage)
-                        and PHASE_OF[type(after)] in (Phase.TRANSFER, Phase.FALLBACK))
+                        if effect in asked or isinstance(effect, effects.Pull | effects.ReadStorage)
                     )
                 key = (normal(after), frozenset(type(effect).__name__ for effect in live))
                 if key not in seen:
@@ -375,6 +376,24 @@ def test_verified_chunks_go_along_into_new_memory_and_the_next_source_brings_the
     assert lost.journey.origins == ()
 
 
+def test_a_pull_that_ends_after_its_memory_was_replaced_is_no_news() -> None:
+    state, at = transferring(), 1.0
+    for chunk in range(CHUNKS):
+        state, _ = step(state, events.ChunkVerified(state.journey.attempt, chunk), at)
+    attempt = state.journey.attempt
+    for event in (
+        events.Expired(Timer.STALL),
+        events.Expired(Timer.QUIET),
+        events.MemoryReplaced(attempt, Chunks.first(CHUNKS)),
+    ):
+        state, _ = step(state, event, at)
+    for late in (events.ChunkVerified(attempt, 0), events.PullEnded(attempt, "abandoned", quiet=False)):
+        assert step(state, late, at) == (state, ())
+    state, _ = step(state, events.CheckPassed(state.journey.attempt), at)
+    assert isinstance(state, Serving)
+    assert step(state, events.PullEnded(attempt, "abandoned"), at) == (state, ())
+
+
 def test_wrong_bytes_are_told_to_the_store_and_to_the_source() -> None:
     _, asked = step(transferring(), events.ChunkCorrupted(1, 1), 0.4)
     assert effects.Strike(1, advert("a"), 1) in asked
@@ -419,6 +438,16 @@ def test_claims_that_take_long_count_as_following_when_there_is_somebody_to_foll
     state, _ = step(state, events.Expired(Timer.RETRY), 2.0)
     assert state.journey.followed == pytest.approx(2.0)
     assert state.journey.patience == LIMITS.patience
+
+
+def test_claims_on_a_slow_bus_are_part_of_following() -> None:
+    state, at = step(initial(LIMITS), events.Started(CHUNKS), 0.0)[0], 0.0
+    while not isinstance(state, Loading):
+        state, _ = step(state, events.ClaimDeferred(state.journey.attempt, "leader"), at + 1.0)
+        state, _ = step(state, events.Expired(Timer.RETRY), at + 1.5)
+        at += 1.5
+    assert at == pytest.approx(LIMITS.follow, abs=1.5)
+    assert state.journey.followed == pytest.approx(at)
 
 
 def test_a_slot_granted_too_late_is_given_back() -> None:

@@ -73,11 +73,10 @@ def seek(journey: Journey, at: float) -> Move:
 def wait(journey: Journey, leader: str, since: float, at: float) -> Move:
     """Wait for the leader's weights, or for a free slot. Following costs no patience, but has its limit.
 
-    The claim that has just been answered was time of the same kind as the waiting that it led to.
+    The claims in between are part of it: on a slow bus they take longer than the waiting.
     """
     if leader:
-        journey = replace(journey, followed=journey.followed + at - since)
-        return Waiting(journey, leader, since=at, answered=at), (
+        return Waiting(journey, leader, since=since, answered=at), (
             Disarm(Timer.PATIENCE),
             Arm(Timer.RETRY, journey.limits.retry),
         )

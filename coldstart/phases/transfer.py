@@ -102,10 +102,13 @@ def never_quiet(state: Abandoning, event: Expired, at: float) -> Move:
 
 
 def memory_replaced(state: Replacing, event: MemoryReplaced, at: float) -> Move:
-    """Fresh memory that nobody else knows: go on with what could not be taken along."""
+    """Fresh memory that nobody else knows: go on with what could not be taken along.
+
+    As another attempt: the pull that never became quiet may end at any time, and is no news then.
+    """
     journey = moves.spent(state.journey.keeping(event.kept), state.since, at)
     if journey.complete:
-        after, effects = moves.check(journey, None)
+        after, effects = moves.check(replace(journey, attempt=journey.attempt + 1), None)
     elif journey.tries >= journey.limits.sources:
         after, effects = moves.load(journey, leading=False)
     else:

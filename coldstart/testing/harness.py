@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 
 import anyio
 from anyio.abc import TaskGroup
@@ -52,6 +53,9 @@ FLOOR = LAYOUT.nbytes / STORAGE_SECONDS
 
 Wrap = Callable[[Transport], Transport]
 """Puts a fault around a transport."""
+
+Watch = Callable[[str, "Entry[State] | Entry[Source]"], None]
+"""Told of a step: by whom, and what."""
 
 
 class Target(BytesMemory):
@@ -170,8 +174,11 @@ class Member:
     """One worker of the fleet."""
 
     name: str
+    inbox: str
+    """Its name, and which of its lives this is."""
     memory: Target
     storage: FakeStorage
+    transport: Transport
     node: Node
     recorder: Recorder
     entries: list[Entry[State]]
@@ -226,13 +233,17 @@ class Member:
 
 
 class Fleet:
-    """Workers that share a store and a loopback; made by :func:`fleet`."""
+    """Workers that share a store and a loopback; made by :func:`fleet`.
 
-    def __init__(self, tasks: TaskGroup, limits: Limits) -> None:
+    ``watch`` is told of each step of anybody's machines, with the member's name and incarnation.
+    """
+
+    def __init__(self, tasks: TaskGroup, limits: Limits, seed: int | None) -> None:
         self.store = MemoryStore()
         self.hub = Loopback()
         self.members: list[Member] = []
-        self._limits = limits
+        self.watch: Watch = _nobody
+        self._limits, self._seed = limits, seed
         self._tasks = tasks
 
     def weights(self, layout: Layout = LAYOUT, seed: int = 1) -> BytesMemory:
@@ -274,6 +285,7 @@ class Fleet:
         recorder = Recorder(name, SHARD.key, str(SHARD), layout, anyio.current_time())
         entries: list[Entry[State]] = []
         lent: list[Entry[Source]] = []
+        worker = Worker(name, f"{len(self.members)}")
 
         def wake() -> None:
             member.changed.set()
@@ -282,23 +294,26 @@ class Fleet:
         def lender_moved(entry: Entry[Source]) -> None:
             lent.append(entry)
             wake()
+            self.watch(worker.inbox, entry)
 
         def entered(entry: Entry[State]) -> None:
             wake()
+            self.watch(worker.inbox, entry)
             if type(entry.before) is not type(entry.after) and type(entry.after) in (on_enter or {}):
                 (on_enter or {})[type(entry.after)]()
 
         node = Node(
             SHARD,
-            Worker(name, f"{len(self.members)}"),
+            worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
             Means(bus, {wrapped.name: wrapped}, "127.0.0.1", no_bus),
             Policy(limits or self._limits, slots),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),
             lend_observers=(lender_moved,),
+            chance=None if self._seed is None else Random(f"{self._seed} {worker.inbox}"),
         )
-        member = Member(name, memory, storage, node, recorder, entries, lent)
+        member = Member(name, worker.inbox, memory, storage, wrapped, node, recorder, entries, lent)
         self.members.append(member)
         self._tasks.start_soon(self._run, member, name=name)
         node.start()
@@ -310,6 +325,7 @@ class Fleet:
                 for part in member.node.parts:
                     tasks.start_soon(part)
         member.ended.set()
+        member.changed.set()
 
     @property
     def storage_reads(self) -> int:
@@ -319,16 +335,16 @@ class Fleet:
     def check(self) -> None:
         """The promises that hold after every test."""
         for member in self.members:
-            if isinstance(member.joiner.state, Serving):
+            if isinstance(member.joiner.state, Serving) and not member.ended.is_set():
                 assert member.content == member.storage.held.content(), f"{member.name} serves wrong weights"
 
 
 @asynccontextmanager
-async def fleet(limits: Limits | None = None) -> AsyncIterator[Fleet]:
-    """A fleet without workers; everything in it ends with the block."""
+async def fleet(limits: Limits | None = None, seed: int | None = None) -> AsyncIterator[Fleet]:
+    """A fleet without workers; everything in it ends with the block. ``seed``: of all that is random in it."""
     outcome: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        workers = Fleet(tasks, limits or Limits(floor=FLOOR))
+        workers = Fleet(tasks, limits or Limits(floor=FLOOR), seed)
         try:
             yield workers
             workers.check()
@@ -337,3 +353,7 @@ async def fleet(limits: Limits | None = None) -> AsyncIterator[Fleet]:
         tasks.cancel_scope.cancel()
     if outcome is not None:
         raise outcome
+
+
+def _nobody(inbox: str, entry: Entry[State] | Entry[Source]) -> None:
+    return

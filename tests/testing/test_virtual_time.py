@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from coldstart.testing.virtual_time import VIRTUAL_TIME, Deadlock, VirtualTime
+from coldstart.testing.virtual_time import VIRTUAL_TIME, Deadlock, OrderlyLoop, VirtualTime
 
 
 @pytest.fixture
@@ -59,3 +59,22 @@ def test_a_deadlock_is_an_error_at_once() -> None:
     backend, options = VIRTUAL_TIME
     with pytest.raises(Deadlock):
         anyio.run(stuck, backend=backend, backend_options=dict(options))
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_an_orderly_loop_hears_threads_in_the_order_of_their_start(slow: int) -> None:
+    heard: list[int] = []
+
+    async def work(number: int) -> None:
+        await anyio.to_thread.run_sync(time.sleep, 0.02 if number == slow else 0.0)
+        heard.append(number)
+
+    async def both() -> float:
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work, 0)
+            tasks.start_soon(work, 1)
+        return anyio.current_time() - began
+
+    assert anyio.run(both, backend="asyncio", backend_options={"loop_factory": OrderlyLoop}) == 0.0
+    assert heard == [0, 1]
