@@ -18,6 +18,7 @@ from coldstart_nccl.communicator import Block, Message, Part
 new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
 idle: Callable[[torch.cuda.Stream], bool] = torch.cuda.Stream.query
+passed: Callable[[torch.cuda.Event], bool] = torch.cuda.Event.query
 
 _WIDE: Final = 8
 """Pieces that start and end on multiples of this are copied in words of it, which is faster."""

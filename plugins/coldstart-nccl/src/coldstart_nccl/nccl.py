@@ -19,7 +19,7 @@ import torch
 from coldstart.errors import TransportError
 from coldstart_nccl import hush
 from coldstart_nccl.communicator import RECEIVER, SENDER, Message
-from coldstart_nccl.cuda import Buckets, Tensors, idle, new_event, new_stream
+from coldstart_nccl.cuda import Buckets, Tensors, idle, new_event, new_stream, passed
 from coldstart_nccl.library import Library, Pair, load
 
 _SUCCESS: Final = 0
@@ -111,7 +111,7 @@ class NcclPair:
         self._call(memory, sending=False)
 
     def done(self) -> int:
-        while self._moving and self._moving[0].query():
+        while self._moving and passed(self._moving[0]):
             self._moving.popleft()
             self._done += 1
         return self._done
