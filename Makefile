@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench diagram clean
+.PHONY: help demo test test-nccl lint types unit bench diagram clean
 
 help: ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: $(READY) ## four workers, one killed source, verified weights
 	@$(BIN)/coldstart demo
@@ -24,6 +24,9 @@ types: $(READY) ## mypy --strict
 
 unit: $(READY) ## all tests, fast ones first
 	@$(BIN)/pytest
+
+test-nccl: $(READY) ## everything of plugins/coldstart-nccl: processes that die, and GPUs where there are two
+	@$(BIN)/pytest plugins/coldstart-nccl/tests
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench

@@ -120,6 +120,8 @@ class Library:
         self.sides: list[Side] = []
         self.configs: list[int | None] = []
         self.UniqueId = self
+        self.streams = 0
+        """Streams that have been made and not closed."""
 
     def from_bytes(self, b: bytes) -> bytes:
         return b
@@ -137,6 +139,17 @@ class Library:
 
     def get_error_string(self, nccl_result: int) -> str:
         return f"error {nccl_result}"
+
+
+class HeldStream:
+    handle = 1
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        library.streams += 1
+
+    def close(self) -> None:
+        self._library.streams -= 1
 
 
 class Stream:
@@ -161,12 +174,15 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 
     monkeypatch.setattr(nccl, "load", lambda: made)
     monkeypatch.setattr(cuda, "_Described", described)
+    monkeypatch.setattr(cuda.library, "new_stream", lambda index: HeldStream(made))
+    monkeypatch.setattr(cuda, "_external", lambda handle, device: Stream())
     for module in (cuda, nccl):
-        monkeypatch.setattr(module, "new_stream", lambda device: Stream())
         monkeypatch.setattr(module, "new_event", Event)
     monkeypatch.setattr(nccl, "idle", lambda stream: True)
     monkeypatch.setattr(nccl, "passed", lambda event: True)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     yield made
@@ -233,6 +249,7 @@ def test_both_sides_close_a_pair_that_went_well(library: Library) -> None:
     for thread in threads:
         thread.join(10)
     assert [side.calls for side in library.sides] == [["initialize", "finalize", "destroy"]] * 2
+    assert library.streams == 0
 
 
 def test_a_pair_whose_peer_has_died_is_closed_all_the_same(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +258,7 @@ def test_a_pair_whose_peer_has_died_is_closed_all_the_same(library: Library, mon
     until_ready(sender), until_ready(receiver)
     sender.close()
     assert library.sides[0].calls == ["initialize", "finalize", "abort"]
+    assert library.streams == 2, "the other side's"
 
 
 def test_after_an_error_there_is_only_abort(library: Library) -> None:

@@ -12,16 +12,33 @@ from typing import Final
 
 import torch
 
+from coldstart_nccl import library
 from coldstart_nccl.communicator import Block, Message, Part
 
 # Typed here because torch leaves them untyped.
-new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
+_external: Callable[[int, torch.device], torch.cuda.Stream] = torch.cuda.ExternalStream
 new_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
 idle: Callable[[torch.cuda.Stream], bool] = torch.cuda.Stream.query
 passed: Callable[[torch.cuda.Event], bool] = torch.cuda.Event.query
 
 _WIDE: Final = 8
 """Pieces that start and end on multiples of this are copied in words of it, which is faster."""
+
+
+class OwnStream:
+    """A stream that is nobody else's.
+
+    Those that torch makes are handed out again and again, so one of them could be the engine's, and
+    its work would wait behind a message for which the other side never comes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._held = library.new_stream(device.index if device.index is not None else torch.cuda.current_device())
+        self.stream = _external(int(self._held.handle), device)
+
+    def close(self) -> None:
+        """Nothing may be queued on it any more."""
+        self._held.close()
 
 
 class _Described:
@@ -106,7 +123,8 @@ class Buckets:
 
     def __init__(self, device: torch.device, largest: int) -> None:
         self._device, self._largest = device, largest
-        self.stream = new_stream(device)
+        self._own = OwnStream(device)
+        self.stream = self._own.stream
         """What is copied into and out of buckets is copied on this stream."""
         self._memory: list[torch.Tensor] = []
         self._free = [new_event(), new_event()]
@@ -114,7 +132,7 @@ class Buckets:
 
     def packed(self, message: Message, tensors: Tensors, stream: torch.cuda.Stream) -> Bucket:
         """A bucket that holds ``message`` by the time that ``stream`` comes to what is queued there next."""
-        memory, free = self._next(message.span.length)
+        memory, free = self._next(message.span.length, stream)
         self.stream.wait_event(free)
         with torch.cuda.stream(self.stream):
             copy_parts(message, memory, tensors, outwards=False)
@@ -125,20 +143,27 @@ class Buckets:
 
     def room(self, message: Message, tensors: Tensors, stream: torch.cuda.Stream) -> Bucket:
         """A bucket that is empty by the time that ``stream`` comes to what is queued there next."""
-        memory, free = self._next(message.span.length)
+        memory, free = self._next(message.span.length, stream)
         stream.wait_event(free)
         return Room(memory, free, self.stream, message, tensors)
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        """Release memory and stream; nothing may be on its way any more."""
         self._memory.clear()
+        self._own.close()
 
-    def _next(self, length: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def _next(self, length: int, stream: torch.cuda.Stream) -> tuple[torch.Tensor, torch.cuda.Event]:
         """The bucket whose turn it is, cut to ``length``, and the event after which it is free."""
         turn = self._turn
         self._turn = 1 - turn
         if turn == len(self._memory):
-            with torch.cuda.stream(self.stream):
-                self._memory.append(torch.empty(self._largest, dtype=torch.uint8, device=self._device))
+            self._memory.append(torch.empty(self._largest, dtype=torch.uint8, device=self._device))
+            # From the pool of the current stream, whose earlier work may still use it. Memory allocated
+            # for a stream of ours would stay in that stream's pool for ever.
+            ours = new_event()
+            ours.record(torch.cuda.current_stream(self._device))
+            self.stream.wait_event(ours)
+            stream.wait_event(ours)
         return self._memory[turn][:length], self._free[turn]
 
 

@@ -1,7 +1,7 @@
-"""As much of nccl4py as is used here, and where it is loaded.
+"""As much of nccl4py and cuda.core as is used here, and where they are loaded.
 
-Decides nothing. nccl4py cannot be imported without CUDA, so it is loaded when it is first needed,
-and its types are written down here.
+Decides nothing. They cannot be imported without CUDA, so they are loaded when they are first
+needed, and their types are written down here.
 """
 
 from __future__ import annotations
@@ -47,6 +47,32 @@ class Library(Protocol):
     def get_unique_id(self) -> SupportsBytes: ...
 
     def get_error_string(self, nccl_result: int) -> str: ...
+
+
+class HeldStream(Protocol):
+    """``cuda.core.Stream``; by default it does not wait for the default stream, nor that for it."""
+
+    @property
+    def handle(self) -> SupportsInt: ...
+
+    def close(self) -> None: ...
+
+
+class _Device(Protocol):
+    def set_current(self) -> None: ...
+
+    def create_stream(self) -> HeldStream: ...
+
+
+class _Core(Protocol):
+    def Device(self, index: int) -> _Device: ...
+
+
+def new_stream(index: int) -> HeldStream:
+    """A new CUDA stream of device number ``index``, which becomes the thread's current device."""
+    device = cast(_Core, import_module("cuda.core")).Device(index)
+    device.set_current()
+    return device.create_stream()
 
 
 def load() -> Library:

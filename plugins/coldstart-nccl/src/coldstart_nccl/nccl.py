@@ -19,7 +19,7 @@ import torch
 from coldstart.errors import TransportError
 from coldstart_nccl import hush
 from coldstart_nccl.communicator import RECEIVER, SENDER, Message
-from coldstart_nccl.cuda import Buckets, Tensors, idle, new_event, new_stream, passed
+from coldstart_nccl.cuda import Buckets, OwnStream, Tensors, idle, new_event, passed
 from coldstart_nccl.library import Library, Pair, load
 
 _SUCCESS: Final = 0
@@ -70,7 +70,8 @@ class NcclPair:
         self._library = library
         self._peer = SENDER if rank == RECEIVER else RECEIVER
         self._device = device
-        self._stream = new_stream(device)
+        self._own = OwnStream(device)
+        self._stream = self._own.stream
         self._tensors = Tensors(device)
         self._buckets = Buckets(device, largest)
         self._posted: Posted | None = None
@@ -123,9 +124,9 @@ class NcclPair:
             for stream in (self._stream, self._buckets.stream):
                 while not idle(stream):
                     time.sleep(_POLL_SECONDS)
+            self._let_go()
         except Exception:
             hush.spoil(str(self._device))
-        self._let_go()
 
     def close(self) -> None:
         """Finalise and destroy, with a deadline: the peer may have died since."""
@@ -135,7 +136,8 @@ class NcclPair:
             self._pair.destroy()
         except Exception:
             self.abort()
-        self._let_go()
+        else:
+            self._let_go()
 
     def _call(self, memory: torch.Tensor, *, sending: bool) -> None:
         try:
@@ -150,7 +152,8 @@ class NcclPair:
         self._moving.clear()
         self._posted = None
         self._tensors.clear()
-        self._buckets.clear()
+        self._buckets.close()
+        self._own.close()
 
 
 class Posted(Protocol):
