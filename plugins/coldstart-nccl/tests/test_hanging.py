@@ -49,6 +49,11 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hush._spoilt.clear()
 
 
+def test_a_device_without_a_number_is_spoilt_with_any_of_its_kind() -> None:
+    hush.spoil("cuda:1")
+    assert [hush.spoilt(name) for name in ("cuda:1", "cuda", "cuda:0", "cuda:10", "cpu")] == [True, True] + [False] * 3
+
+
 def opened(backend: GlooBackend) -> CollectiveTransport:
     settings = TransportSettings(lend_bytes_per_second=4 * MIB, io_seconds=5)
     return CollectiveTransport(backend, GLOO.open(settings).traits, settings)

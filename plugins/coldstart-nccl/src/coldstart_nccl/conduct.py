@@ -18,13 +18,29 @@ from coldstart_nccl.control import Control
 
 AHEAD: Final = 8
 """Messages that are posted and not yet moved: enough to keep the link busy between two looks."""
-_LOOK_SECONDS: Final = 0.0005
+_SHORTEST, _LONGEST = 0.00002, 0.0005
+"""Seconds between two looks: soon after something has happened, later and later when nothing does."""
+
+
+class _Patience:
+    """How long to wait before the next look."""
+
+    def __init__(self) -> None:
+        self._seconds = _SHORTEST
+
+    def again(self) -> float:
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, _LONGEST)
+        return seconds
+
+    def renew(self) -> None:
+        self._seconds = _SHORTEST
 
 
 def set_up(pair: Communicator, control: Control) -> None:
     """Wait until the pair can be used."""
     while not pair.ready():
-        control.look(_LOOK_SECONDS)
+        control.look(_LONGEST)
     control.moved()
 
 
@@ -47,31 +63,33 @@ def move(
     rest = iter(messages)
     posted: deque[Span] = deque()
     counted = 0
-    ready_to_go: Message | None = None
+    upcoming: Message | None = None
     at = 0.0
+    patience = _Patience()
     while True:
         now = time.monotonic()
-        if ready_to_go is None and (ready_to_go := next(rest, None)) is not None:
-            at = may_go(ready_to_go.span.length, now) if may_go else now
-        if ready_to_go is not None and len(posted) < AHEAD and now >= at and pair.ready():
-            post(ready_to_go)
-            posted.append(ready_to_go.span)
-            ready_to_go = None
-            control.look(0)
-            continue
-        for _ in range(pair.done() - counted if pair.ready() else 0):
-            counted += 1
-            control.moved()
-            moved(posted.popleft())
+        if upcoming is None and (upcoming := next(rest, None)) is not None:
+            at = may_go(upcoming.span.length, now) if may_go else now
+        if upcoming is not None and len(posted) < AHEAD and now >= at and pair.ready():
+            post(upcoming)
+            posted.append(upcoming.span)
+            upcoming = None
+            patience.renew()
+        elif pair.ready():
+            for _ in range(pair.done() - counted):
+                counted += 1
+                control.moved()
+                moved(posted.popleft())
+                patience.renew()
         if not posted:
-            if ready_to_go is None:
+            if upcoming is None:
                 return
             control.moved()  # it is we who wait
-        control.look(_LOOK_SECONDS)
+        control.look(patience.again())
 
 
 def wait_for_peer(control: Control) -> None:
     """Wait until the peer has said that it has everything."""
     control.moved()
     while not control.peer_done:
-        control.look(_LOOK_SECONDS)
+        control.look(_LONGEST)

@@ -68,10 +68,11 @@ class Control:
         Raises:
             TransportError: the conversation has ended, for the reason that it gives.
         """
-        readable, _, _ = select.select([self.sock], [], [], 0 if self._stopped else max(seconds, 0.0))
+        watched = [] if self.peer_done else [self.sock]  # it may close now, and has nothing more to say
+        readable, _, _ = select.select(watched, [], [], 0 if self._stopped else max(seconds, 0.0))
         if self._stopped is not None:
             raise self._stopped
-        if readable and not self.peer_done:
+        if readable:
             self._hear()
         if time.monotonic() - self._moved > self._stall_seconds:
             raise TransportError(f"{self._peer} moved nothing for {self._stall_seconds:g} s", reason="timeout")

@@ -24,7 +24,8 @@ def spoil(device: str) -> None:
 
 
 def spoilt(device: str) -> bool:
-    return device in _spoilt
+    """Whether the library hangs on ``device``; ``cuda`` without a number means any of them."""
+    return any(device in (known, known.partition(":")[0]) for known in _spoilt)
 
 
 def check(device: str) -> None:

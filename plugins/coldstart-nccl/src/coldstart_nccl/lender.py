@@ -156,13 +156,12 @@ class Lender:
         try:
             claimed = wire.read_hello(sock, HELLO_SECONDS)
             self._met(sock)
-            calm = Hush(self._settings.device)
-            lent, word = self._recognised(claimed, control, calm)
+            lent, word = self._recognised(claimed, control)
             if lent is None:
                 wire.send(sock, [Answer(word).encode()], HELLO_SECONDS)
                 yield None
             else:
-                yield lent, control, calm
+                yield lent, control, lent.talks[control]
         finally:
             self._met(sock)
             control.end()
@@ -174,9 +173,7 @@ class Lender:
         if listener is not None:
             listener.known(sock)
 
-    def _recognised(
-        self, claimed: tuple[bytes, bytes] | None, control: Control, calm: Hush
-    ) -> tuple[_Lent | None, Word]:
+    def _recognised(self, claimed: tuple[bytes, bytes] | None, control: Control) -> tuple[_Lent | None, Word]:
         with self._changed:
             lent = self._grants.get(claimed[0]) if claimed is not None else None
             if lent is None or claimed is None or not hmac.compare_digest(lent.ticket.secret, claimed[1]):
@@ -185,7 +182,7 @@ class Lender:
                 return None, Word.REVOKED
             if len(lent.talks) >= MAX_PAIRS:
                 return None, Word.BUSY
-            lent.talks[control] = calm
+            lent.talks[control] = Hush(lent.memory.device)
             return lent, Word.OK
 
     def _left(self, lent: _Lent, control: Control) -> None:

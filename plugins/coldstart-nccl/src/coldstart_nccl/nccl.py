@@ -43,7 +43,8 @@ class NcclBackend:
     def warm(self, device: str) -> None:
         """Load the library and make its context: a pair's set-up takes 30 ms after this, and a second before."""
         hush.check(device)
-        torch.cuda.set_device(torch.device(device))
+        named = torch.device(device)
+        torch.cuda.set_device(named if named.index is not None else torch.cuda.current_device())
         library = load()
         alone = library.Communicator()
         alone.initialize(1, 0, library.get_unique_id(), library.NCCLConfig(blocking=False, max_ctas=1))

@@ -52,7 +52,7 @@ class CollectiveTransport:
 
     @property
     def traits(self) -> Traits:
-        if hush.spoilt(self._settings.device):
+        if hush.spoilt(self._backend.kind):
             return msgspec.structs.replace(self._traits, abortable=False)
         return self._traits
 
