@@ -8,7 +8,6 @@ it notices none of these. One thread looks; any thread may stop it.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import threading
 import time
@@ -63,16 +62,16 @@ class Control:
         self._moved = time.monotonic()
 
     def look(self, seconds: float) -> None:
-        """Wait up to ``seconds`` for news.
+        """Wait ``seconds``, then look for news.
 
         Raises:
             TransportError: the conversation has ended, for the reason that it gives.
         """
-        watched = [] if self.peer_done else [self.sock]  # it may close now, and has nothing more to say
-        readable, _, _ = select.select(watched, [], [], 0 if self._stopped else max(seconds, 0.0))
+        if self._stopped is None:
+            time.sleep(max(seconds, 0.0))  # shorter than poll can wait, and select fails above 1,024 descriptors
         if self._stopped is not None:
             raise self._stopped
-        if readable:
+        if not self.peer_done:  # it may close now, and has nothing more to say
             self._hear()
         if time.monotonic() - self._moved > self._stall_seconds:
             raise TransportError(f"{self._peer} moved nothing for {self._stall_seconds:g} s", reason="timeout")
@@ -89,11 +88,13 @@ class Control:
 
     def _say(self, word: Word) -> None:
         with suppress(OSError):
-            os.write(self.sock.fileno(), bytes([word]))  # does not wait: a socket with a timeout is non-blocking
+            os.write(self.sock.fileno(), bytes([word]))  # does not wait either
 
     def _hear(self) -> None:
         try:
-            said = self.sock.recv(1)
+            said = os.read(self.sock.fileno(), 1)
+        except BlockingIOError:  # nothing: a socket with a timeout is non-blocking
+            return
         except OSError as error:
             raise TransportError(f"{self._peer} is gone: {error.strerror or error}", reason="closed") from error
         if not said:
