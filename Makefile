@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults soak bench diagram clean
+.PHONY: help demo test lint types unit test-faults test-nccl soak bench diagram clean
 
 help: ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s
+", $$1, $$2}'
 
 demo: $(READY) ## four workers, one killed source, verified weights
 	@$(BIN)/coldstart demo
@@ -30,6 +31,9 @@ test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints wh
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)
+
+test-nccl: $(READY) ## everything of plugins/coldstart-nccl: processes that die, and GPUs where there are two
+	@$(BIN)/pytest plugins/coldstart-nccl/tests
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench

@@ -1,0 +1,190 @@
+"""What the two sides say over the control connection, beside the bytes that the library moves.
+
+Decides every byte of it and every bound on it. It must not know threads, grants or communicators.
+
+    joiner: HELLO secret               source: closes, if it does not know it
+    joiner: REQUEST spans, ...         source: ANSWER size of messages, cap, invitation
+    both:   build the pair, and move the messages that the spans give
+    joiner: DONE                       both release the pair; or either side: a Word that says why not
+
+Who sees the ticket can read the weights. Nothing here is encrypted.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
+from typing import Annotated, Final
+
+import msgspec
+
+from coldstart.errors import TransportError
+from coldstart.layout import Span
+
+MAX_TICKET: Final = 1024
+MAX_SPANS: Final = 1 << 16
+"""Spans of one request: bounds what a joiner can make a source remember (a few MiB)."""
+MAX_INVITATION: Final = 1024
+MESSAGE_BOUNDS: Final = (1 << 12, 1 << 30)
+"""Bytes per message that a joiner accepts from a source."""
+MAX_CTAS: Final = 32
+
+_MAGIC: Final = b"CSN1"
+_HELLO: Final = Struct("!4s16s16s")
+"""Magic with version, the transfer's hashed name, the secret."""
+_BATCH: Final = Struct("!HB")
+_SPAN: Final = Struct("!QQ")
+_SPANS_PER_BATCH: Final = 1024
+_TERMS: Final = Struct("!IBH")
+"""After OK: bytes per message, cap on CTAs (0: none), bytes of invitation that follow."""
+
+
+class Word(enum.IntEnum):
+    """One byte that says how things stand."""
+
+    OK = 0
+    DONE = 1
+    REFUSED = 2
+    BUSY = 3
+    REVOKED = 4
+    BAD_REQUEST = 5
+    FAILED = 6
+
+
+REASONS: Final = {
+    Word.REFUSED: ("refused", "does not know this ticket"),
+    Word.BUSY: ("refused", "has too many connections for this ticket"),
+    Word.REVOKED: ("revoked", "has ended the grant"),
+    Word.BAD_REQUEST: ("protocol", "says that the request is outside its layout"),
+    Word.FAILED: ("closed", "could not go on"),
+}
+"""What a word of the other side means as an error."""
+
+
+class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to reach one grant: a numeric address, so that no name is looked up for a peer."""
+
+    host: Annotated[str, msgspec.Meta(min_length=2, max_length=64)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    secret: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    transfer: Annotated[str, msgspec.Meta(max_length=256)]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @property
+    def key(self) -> bytes:
+        """The transfer's name in 16 bytes, which is what a hello carries."""
+        return hashlib.blake2b(self.transfer.encode(), digest_size=16).digest()
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def decode_ticket(data: bytes) -> Ticket:
+    """The ticket in ``data``, from a peer; anything else is a breach of the protocol."""
+    if len(data) > MAX_TICKET:
+        raise TransportError(f"ticket of {len(data)} bytes, at most {MAX_TICKET} allowed", reason="protocol")
+    try:
+        ticket = msgspec.msgpack.decode(data, type=Ticket)
+        ipaddress.ip_address(ticket.host)
+    except ValueError as error:  # msgspec's errors, text that is not UTF-8, and names are all of this kind
+        raise TransportError(f"malformed ticket: {error}", reason="protocol") from error
+    return ticket
+
+
+# ---------------------------------------------------------------------------------------- frames
+
+
+def hello(ticket: Ticket) -> bytes:
+    return _HELLO.pack(_MAGIC, ticket.key, ticket.secret)
+
+
+def read_hello(sock: socket.socket, seconds: float) -> tuple[bytes, bytes] | None:
+    """Hashed transfer and secret, or None if this is not our protocol. ``seconds`` are for all of it."""
+    magic: bytes
+    transfer: bytes
+    secret: bytes
+    magic, transfer, secret = _HELLO.unpack(receive(sock, _HELLO.size, seconds))
+    return (transfer, secret) if magic == _MAGIC else None
+
+
+def request(spans: Sequence[Span]) -> Iterator[bytes]:
+    """The frames of a request, in batches."""
+    for start in range(0, len(spans), _SPANS_PER_BATCH):
+        batch = spans[start : start + _SPANS_PER_BATCH]
+        more = start + len(batch) < len(spans)
+        yield _BATCH.pack(len(batch), more) + b"".join(_SPAN.pack(span.offset, span.length) for span in batch)
+
+
+def read_request(sock: socket.socket, seconds: float) -> list[Span] | None:
+    """Whatever the peer asked for, or None if that is too much; the caller compares it with the layout."""
+    deadline = time.monotonic() + seconds
+    spans: list[Span] = []
+    more = True
+    while more:
+        count, more = _BATCH.unpack(receive(sock, _BATCH.size, deadline - time.monotonic()))
+        if not 0 < count <= _SPANS_PER_BATCH or len(spans) + count > MAX_SPANS:
+            return None
+        data = receive(sock, count * _SPAN.size, deadline - time.monotonic())
+        spans += [Span(offset, length) for offset, length in _SPAN.iter_unpack(data)]
+    return spans
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The source's answer; only OK comes with the rest."""
+
+    word: int
+    message_bytes: int = 0
+    ctas: int = 0
+    invitation: bytes = b""
+
+    def encode(self) -> bytes:
+        if self.word != Word.OK:
+            return bytes([self.word])
+        return bytes([self.word]) + _TERMS.pack(self.message_bytes, self.ctas, len(self.invitation)) + self.invitation
+
+
+def read_answer(sock: socket.socket, seconds: float) -> Answer:
+    """The source's answer. Raises TransportError when it is outside its bounds."""
+    deadline = time.monotonic() + seconds
+    word = receive(sock, 1, seconds)[0]
+    if word != Word.OK:
+        return Answer(word)
+    message_bytes, ctas, length = _TERMS.unpack(receive(sock, _TERMS.size, deadline - time.monotonic()))
+    low, high = MESSAGE_BOUNDS
+    if not (low <= message_bytes <= high and ctas <= MAX_CTAS and length <= MAX_INVITATION):
+        raise TransportError("the source's answer is outside its bounds", reason="protocol")
+    return Answer(word, message_bytes, ctas, receive(sock, length, deadline - time.monotonic()))
+
+
+def receive(sock: socket.socket, size: int, seconds: float) -> bytes:
+    """Exactly ``size`` bytes within ``seconds``; a peer that sends a byte now and then gets no more time."""
+    deadline = time.monotonic() + seconds
+    data = bytearray()
+    while len(data) < size:
+        sock.settimeout(max(deadline - time.monotonic(), 0.001))
+        more = sock.recv(size - len(data))
+        if not more:
+            raise ConnectionResetError("closed by the peer")
+        data += more
+    return bytes(data)
+
+
+def send(sock: socket.socket, frames: Iterable[bytes], seconds: float) -> None:
+    """Send ``frames``, each within ``seconds``."""
+    sock.settimeout(max(seconds, 0.001))
+    for frame in frames:
+        sock.sendall(frame)
+
+
+def shut(sock: socket.socket) -> None:
+    """Wake whoever waits for ``sock``; its owner closes it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,42 @@
+"""What the tests share: async tests on asyncio, and this package as if pip had installed it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("coldstart.testing.late_writes", "coldstart.testing.transport_contract")
+
+HERE = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Mapping[str, str]:
+    """An environment for processes in which this package is installed: its code and its metadata are on their path.
+
+    Nobody else's processes get it, since coldstart uses what is installed.
+    """
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / "site" / f"coldstart_nccl-{project['version']}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+            for group, points in project["entry-points"].items()
+        )
+    )
+    path = os.pathsep.join([str(metadata.parent), str(HERE / "src"), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "COLDSTART_DIRECTORY": str(tmp_path / "store")}

@@ -1,0 +1,75 @@
+"""A whole cold start over Gloo, named by the operator; and that nobody gets it who did not ask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+pytestmark = pytest.mark.processes
+
+WORKER = """
+import sys, anyio, msgspec, coldstart
+async def main(checkpoint, name):
+    async with coldstart.join(checkpoint, skeleton="tensors", worker=name) as replica:
+        print(msgspec.json.encode(replica.report).decode(), flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@contextmanager
+def worker(checkpoint: Path, name: str, environment: Mapping[str, str]) -> Iterator[dict[str, object]]:
+    """A worker process until the end of the block, and the report of its cold start."""
+    command = [sys.executable, "-c", WORKER, str(checkpoint), name]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.stdin.close()
+            process.wait(20)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.mkdir()
+    tensors = {"weight": torch.randn(3000, 1024), "bias": torch.randn(7), "scale": torch.tensor(2.5)}
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+@pytest.mark.timeout(120)
+def test_a_cold_start_over_gloo(checkpoint: Path, installed: Mapping[str, str]) -> None:
+    asked = {**installed, "COLDSTART_NCCL_GLOO": "1", "COLDSTART_TRANSPORTS": "gloo"}
+    with worker(checkpoint, "first", asked) as first, worker(checkpoint, "second", asked) as second:
+        assert first["path"] == "storage"
+        assert (second["path"], second["transport"], second["verified"]) == ("peer", "gloo", True), second
+        assert second["bytes_peer"] == second["bytes_total"] == 3000 * 1024 * 4 + 28 + 4
+        assert second["bytes_storage"] == 0
+        assert second["detours"] == []
+
+
+def test_both_are_listed_with_reasons(installed: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "coldstart.cli.main", "plugins", "--json"],
+        env=installed,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    listed = {plugin["name"]: plugin for plugin in json.loads(done.stdout)["plugins"]}
+    assert listed["gloo"]["usable"] is False
+    assert "on request only" in listed["gloo"]["reason"]
+    assert listed["nccl"]["distribution"] == "coldstart-nccl"
