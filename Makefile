@@ -9,8 +9,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint types unit test-faults test-nccl soak bench diagram clean
 
 help: ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s
-", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(READY) ## four workers, one killed source, verified weights
 	@$(BIN)/coldstart demo

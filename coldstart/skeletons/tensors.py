@@ -31,25 +31,28 @@ class Tensors(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[str, tuple[nn.Module, str]] = {}
+        self._places: dict[str, str] = {}
+        """Name to the path of the attribute; not to its owner, which may be this module itself."""
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Register ``tensor``; the segments of its name become modules."""
         *segments, last = name.split(".")
         owner: nn.Module = self
+        path: list[str] = []
         for segment in segments:
-            owner = _child(owner, segment)
+            child = _child(owner, segment)
+            owner = owner.get_submodule(child)
+            path.append(child)
         attribute = _free(owner, last)
         owner.register_parameter(attribute, nn.Parameter(tensor, requires_grad=False))
-        self._places[name] = (owner, attribute)
+        self._places[name] = ".".join([*path, attribute])
 
     def names(self) -> Sequence[str]:
         """Names of all tensors, as the checkpoint spells them."""
         return tuple(self._places)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        owner, attribute = self._places[name]
-        return owner.get_parameter(attribute)
+        return self.get_parameter(self._places[name])
 
     def forward(self) -> None:
         """There is no model code here."""
@@ -110,14 +113,15 @@ class Factory:
 FACTORY = Factory()
 
 
-def _child(owner: nn.Module, segment: str) -> nn.Module:
+def _child(owner: nn.Module, segment: str) -> str:
+    """The name of the submodule for ``segment``, which is made where it is not there yet."""
     attribute = segment or "_"
     while not isinstance(owner._modules.get(attribute), nn.Module):
         if not hasattr(owner, attribute):
             owner.add_module(attribute, nn.Module())
             break
         attribute += "_"
-    return owner.get_submodule(attribute)
+    return attribute
 
 
 def _free(owner: nn.Module, segment: str) -> str:

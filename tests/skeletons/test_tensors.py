@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,18 @@ def test_the_factory() -> None:
         FACTORY.open().build(None, Rank(), "cpu")
     with pytest.raises(NotImplementedError, match="no forward"):
         Tensors()()
+
+
+def test_a_module_of_tensors_is_free_as_soon_as_nobody_holds_it() -> None:
+    """Its memory is a device's: it cannot wait for the garbage collector."""
+    module = Tensors()
+    for name in ("weight", "layer.weight", "layer.0.bias"):
+        module.add(name, torch.zeros(2))
+    gone = weakref.ref(module)
+    gc.collect()
+    gc.disable()
+    try:
+        del module
+        assert gone() is None
+    finally:
+        gc.enable()

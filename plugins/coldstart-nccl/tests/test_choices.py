@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from coldstart_nccl import GLOO, NCCL
-from coldstart_nccl.pacing import Pace
+from coldstart_nccl.pacing import LINK_CTAS, Pace
 
 from coldstart.errors import ConfigError, TransportError
 from coldstart.ports import TransportSettings
@@ -74,7 +74,7 @@ class TestPace:
         pace = Pace(0.0)
         assert pace.reserve(10**12, 5.0) == 5.0
         assert pace.message_bytes(1000) == 1000
-        assert pace.ctas(0) == 0
+        assert pace.ctas(0) == LINK_CTAS
 
     def test_messages_go_one_after_the_other(self) -> None:
         pace = Pace(1000.0)
