@@ -60,7 +60,7 @@ def transfer_engine(task: Task) -> None:
     needs_cuda(task, two=True)
     os.environ["MC_INTRANODE_NVLINK"] = "true"
     try:
-        from mooncake.engine import TransferEngine  # type: ignore[import-not-found, unused-ignore]
+        from mooncake.engine import TransferEngine  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         raise Unable(f"mooncake's TransferEngine is not here: {error}") from error
     buffer = _flat(task)

@@ -7,6 +7,7 @@ is below the file system is not known here. The checkpoint is written once and s
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import shutil
@@ -43,11 +44,15 @@ def write(task: Task) -> None:
     arena = Arena(layout, task.device)
     models.fill(arena, seed=2)
     pending: dict[str, torch.Tensor] = {}
+    places: dict[str, str] = {}
     for number, tensor in enumerate(layout.tensors):
         pending[tensor.name] = arena.view(tensor).cpu()
         if sum(each.nbytes for each in pending.values()) > FILE_BYTES or number + 1 == len(layout.tensors):
-            save_file(pending, partial / f"model-{number:05}.safetensors")
+            name = f"model-{number:05}.safetensors"
+            save_file(pending, partial / name)
+            places.update(dict.fromkeys(pending, name))
             pending.clear()
+    (partial / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     for file in _files(partial):
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
