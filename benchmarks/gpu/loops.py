@@ -21,7 +21,7 @@ Broadcast = Callable[[torch.Tensor], None]
 @contextmanager
 def joined(task: Task) -> Iterator[Broadcast]:
     """A process group of the two sides; gives a broadcast from the source, which is only queued."""
-    meeting = f"file://{task.directory}/{task.order.case}.group"
+    meeting = f"file://{task.directory}/{task.order.case.replace(' ', '-')}.group"
     device = torch.device(task.device)
     dist.init_process_group("nccl", init_method=meeting, rank=task.rank, world_size=2, device_id=device)
 

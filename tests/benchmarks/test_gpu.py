@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from benchmarks.gpu import cases, models, page, pair, table
+from benchmarks.gpu import cases, models, page, pair, stored, table, workingtree
 from benchmarks.gpu.run import Plan, Run
 from benchmarks.gpu.words import Facts, Figure, Message, Order, Result, Role, Row
 
@@ -97,6 +99,29 @@ def test_cases_that_the_run_has_no_time_for_are_named(monkeypatch: pytest.Monkey
     result = Run(Plan(("cuda:0", "cuda:1"), "full", 1, seconds=0.0), shown.append).run()
     assert {row.missing for row in result.rows} == {"the 0 s of this run were over", "not installed"}
     assert any("pull tcp llama" in line and "not measured" in line for line in shown)
+
+
+def test_a_working_tree_that_is_not_installed_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workingtree, "entry_points", lambda group: ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    workingtree.register()
+    found = {point.name: point.value for point in entry_points(group="coldstart.transports") if _stands_in(point)}
+    assert found["tcp"] == "coldstart.transports.tcp:FACTORY"
+    first, *others = os.environ["PYTHONPATH"].split(os.pathsep)
+    assert first == "elsewhere"
+    assert set(others) <= set(sys.path)
+
+
+def _stands_in(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == "coldstart-working-tree"
+
+
+def test_the_page_cache_is_looked_into(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1 << 20))
+    assert stored.cached_share([file]) == 1.0
 
 
 # ------------------------------------------------------------------------------------------- the models
