@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from coldstart import effects, events, machine, source
 from coldstart.effects import Arm, Effect
 from coldstart.events import Event, Timer
+from coldstart.lending import GONE
 from coldstart.phases.states import Abandoning, State, Transferring
 from coldstart.ports import Advert, Heard, Standing
 from coldstart.source import Source
 from coldstart.testing.simulator import Fault, Process
 from coldstart.testing.simulator.joiner import JoinerHands
 from coldstart.testing.simulator.memory import Truth
-from coldstart.testing.simulator.source import GONE, SourceHands
+from coldstart.testing.simulator.source import SourceHands
 
 JoinerMove = tuple[State, tuple[Effect, ...]]
 SourceMove = tuple[Source, tuple[Effect, ...]]

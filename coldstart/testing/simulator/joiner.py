@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coldstart import effects, events
+from coldstart.claiming import LEAD_SECONDS, SIGN_OF_LIFE, SLOT_SECONDS
 from coldstart.effects import Effect
 from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
@@ -26,9 +27,6 @@ from coldstart.testing.simulator.store import LINEAGE, SHARD
 if TYPE_CHECKING:
     from coldstart.testing.simulator.process import Process
 
-LEAD_SECONDS = 3.0
-SLOT_SECONDS = 30.0
-SIGN_OF_LIFE = 4.0
 TRANSPORTS = ("sim",)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from coldstart import effects, events
 from coldstart.effects import Effect
+from coldstart.lending import GONE, UNSEEN
 from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
 from coldstart.ports import Advert, Standing
 from coldstart.source import NO_SIGN_OF_LIFE
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from coldstart.testing.simulator.movement import Pull
     from coldstart.testing.simulator.process import Process
 
-GONE = "gone"
-UNSEEN = 2
 
 
 class SourceHands:
