@@ -299,6 +299,61 @@ def test_a_truth_that_never_came_is_asked_for_again_at_the_next_source() -> None
         assert isinstance(state, Handshaking), "without the truth no byte is asked for"
 
 
+def over(transport: str, *ours: str, sources: int = 3) -> State:
+    """Transferring over ``transport`` from a source that has ``fast`` and ``tcp``."""
+    state, _ = step(initial(replace(LIMITS, sources=sources)), events.Started(CHUNKS, transports=ours), 0.0)
+    both = replace(advert("a"), transports=("fast", "tcp"))
+    state, _ = step(state, events.SourceClaimed(1, both, "root"), 0.1)
+    state, _ = step(state, events.TruthReceived(1), 0.2)
+    state, _ = step(state, events.OfferReceived(1, transport, b"ticket", 7), 0.3)
+    return state
+
+
+def test_a_transport_over_which_nothing_landed_is_left_and_the_source_is_asked_over_another() -> None:
+    state, asked = step(over("fast", "fast", "tcp"), events.PullEnded(1, "unsupported"), 0.4)
+    assert effects.ClaimSource(2, (), ("fast",)) in asked
+    assert effects.Release(1, "a", "unsupported") in asked
+    assert state.journey.detours == ("a: unsupported over fast",)
+
+
+@pytest.mark.parametrize(
+    ("ours", "transport", "landed"),
+    [
+        (("fast", "tcp"), "fast", 1),
+        (("fast",), "fast", 0),
+        (("fast", "other"), "fast", 0),
+        (("fast", "tcp"), "never announced", 0),
+    ],
+    ids=["something landed", "no other of ours", "no other of its", "not ours at all"],
+)
+def test_otherwise_it_is_the_source_that_is_left(ours: tuple[str, ...], transport: str, landed: int) -> None:
+    state = over(transport, *ours)
+    if landed:
+        state, _ = step(state, events.BytesLanded(1, landed), 0.35)
+    _, asked = step(state, events.PullEnded(1, "closed"), 0.4)
+    assert effects.ClaimSource(2, ("a",)) in asked
+
+
+def test_a_source_that_stands_still_is_left_whatever_it_offers() -> None:
+    state, _ = step(over("fast", "fast", "tcp"), events.Expired(Timer.STALL), 2.3)
+    _, asked = step(state, events.PullEnded(1, "abandoned"), 2.4)
+    assert effects.ClaimSource(2, ("a",)) in asked
+
+
+def test_a_transport_that_failed_with_a_dead_source_may_serve_with_the_next_one() -> None:
+    state, _ = step(over("fast", "fast", "tcp"), events.PullEnded(1, "nobody there"), 0.4)
+    again = replace(advert("a"), transports=("fast", "tcp"))
+    state, _ = step(state, events.SourceClaimed(2, again, "root"), 0.5)
+    state, _ = step(state, events.OfferReceived(2, "tcp", b"ticket", 8), 0.6)
+    _, asked = step(state, events.PullEnded(2, "nobody there"), 0.7)
+    assert effects.ClaimSource(3, ("a",)) in asked
+
+
+def test_other_transports_do_not_stretch_the_number_of_tries() -> None:
+    state, _ = step(over("fast", "fast", "tcp", sources=1), events.PullEnded(1, "unsupported"), 0.4)
+    assert isinstance(state, Loading)
+
+
 def paced(patience: float = 5.0, floor: float = 100.0) -> State:
     """Transferring two chunks of 1000 bytes since 0.3, with a floor of 100 bytes per second."""
     limits = replace(LIMITS, patience=patience + 0.3, floor=floor)

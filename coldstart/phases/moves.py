@@ -113,7 +113,7 @@ def watch(journey: Journey, pace: Pace) -> Arm:
 def abandon(state: Transferring, reason: str) -> Move:
     """End the pull; go on when it is quiet."""
     journey = state.journey
-    return Abandoning(journey, state.source, state.pace, state.had, reason, state.transport), (
+    return Abandoning(journey, state.source, state.pace, state.had, reason), (
         Abandon(journey.attempt),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),
@@ -128,10 +128,11 @@ def lose(state: Transferring | Abandoning, at: float) -> Journey:
     return replace(journey, patience=max(0.0, journey.patience - lost))
 
 
-def leave_transfer(state: Transferring | Abandoning, reason: str, at: float) -> Move:
-    """The transfer is no use: where nothing landed, its transport may be to blame, and the source has others."""
+def leave_transfer(state: Transferring, reason: str, at: float) -> Move:
+    """The transfer failed: where nothing had landed, its transport may be to blame, and the source has others."""
     journey = lose(state, at)
-    if state.pace.landed or not _others(journey, state.source, state.transport):
+    enough = journey.tries >= journey.limits.sources
+    if enough or state.pace.landed or not _others(journey, state.source, state.transport):
         return leave_source(journey, state.source, reason, at)
     journey = replace(journey, failed=(*journey.failed, state.transport))
     journey = detour(journey, f"{state.source.worker}: {reason} over {state.transport}")
@@ -140,7 +141,12 @@ def leave_transfer(state: Transferring | Abandoning, reason: str, at: float) -> 
 
 
 def _others(journey: Journey, source: Advert, transport: str) -> bool:
-    """Whether the source can be read over another transport than ``transport``."""
+    """Whether the source can be read over another transport of ours than ``transport``.
+
+    A source that offers what we never asked for is itself to blame.
+    """
+    if transport not in journey.transports:
+        return False
     left = set(journey.transports) - {transport, *journey.failed}
     return bool(left.intersection(source.transports))
 
@@ -158,8 +164,8 @@ def leave_source(journey: Journey, source: Advert, reason: str, at: float) -> Mo
 
 
 def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
-    """The journey without ``source`` among those that may be asked."""
-    journey = detour(journey, f"{source.worker}: {reason}")
+    """The journey without ``source`` among those that may be asked; its failed transports may serve with others."""
+    journey = replace(detour(journey, f"{source.worker}: {reason}"), failed=())
     if source.worker in journey.excluded:
         return journey
     return replace(journey, excluded=(*journey.excluded, source.worker))

@@ -55,7 +55,7 @@ class Journey(msgspec.Struct, frozen=True):
         origins: where each verified chunk came from, by worker or :data:`STORAGE`.
         attempt: number of the current try; grows, never repeats.
         transports: ours, as long as none has failed.
-        failed: transports over which nothing ever landed; not used again in this start.
+        failed: transports that failed before anything landed; not asked for until the source is left.
         tries: sources that were given a chance.
         excluded: workers never asked again.
         patience: seconds that may still be lost on peers and coordination.
@@ -149,7 +149,7 @@ class Handshaking(State, frozen=True):
 
 
 class Transferring(State, frozen=True):
-    """Chunks arrive from ``source``; ``had`` were verified when it began."""
+    """Chunks arrive from ``source`` over ``transport``; ``had`` were verified when it began."""
 
     source: Advert
     pace: Pace
@@ -164,7 +164,6 @@ class Abandoning(State, frozen=True):
     pace: Pace
     had: int
     reason: str
-    transport: str = ""
 
 
 class Replacing(State, frozen=True):

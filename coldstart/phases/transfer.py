@@ -90,7 +90,7 @@ def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
     if state.journey.complete:
         after, effects = moves.check(state.journey, state.source)
     else:
-        after, effects = moves.leave_transfer(state, state.reason, at)
+        after, effects = moves.leave_source(moves.lose(state, at), state.source, state.reason, at)
     return after, (Disarm(Timer.QUIET), *effects)
 
 
