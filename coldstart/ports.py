@@ -17,6 +17,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from coldstart.group import Paper, Tally
 from coldstart.identity import Rank as Rank
 from coldstart.layout import Layout, Span
 
@@ -571,6 +572,15 @@ class Bus(Protocol):
 
     async def record(self, shard: str, entry: bytes) -> None:
         """Append to the shard's journal stream (bounded)."""
+        ...
+
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        """Say what a rank has to say to its group, and that it lives; returns what has been decided.
+
+        A verdict is written once: yes when ``paper.size`` members have said yes, no as soon as one says
+        no, or when somebody answers after a member was not heard of for ``paper.seconds``. Nothing is
+        held against anybody for a time in which nobody was heard. Idempotent.
+        """
         ...
 
     async def shards(self) -> Sequence[str]:

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside"),
     ("identity", "plan"),
+    ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers"),
     ("effects", "checkpoint", "landing"),
@@ -46,7 +47,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
-    "bus.ledger", "bus.roster", "bus.leases",
+    "bus.ledger", "bus.roster", "bus.leases", "bus.ballots", "group",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -62,8 +63,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "pytest": (
-        "testing.bus_contract", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
-        "testing.transport_contract",
+        "testing.ballot_contract", "testing.bus_contract", "testing.digester_contract", "testing.late_writes",
+        "testing.skeleton_contract", "testing.transport_contract",
     ),
     "hypothesis": (),
     "structlog": ("telemetry", "cli.tracing"),

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
+from coldstart.bus.ballots import Ballots
 from coldstart.bus.leases import Leases
 from coldstart.bus.limits import (
     INBOX_LETTERS,
@@ -24,6 +25,7 @@ from coldstart.bus.limits import (
     SHARD_SECONDS,
 )
 from coldstart.bus.roster import Roster, Survey
+from coldstart.group import Paper, Tally
 from coldstart.ports import (
     Advert,
     Claim,
@@ -81,6 +83,7 @@ class Ledger:
         self._last = 0  # a store without memory hands out low ids again
         self._seen: Leases[bool] = Leases()
         self._shards: defaultdict[str, Shard] = defaultdict(Shard)
+        self._ballots = Ballots()
 
     # ------------------------------------------------------------------------ sources and slots
 
@@ -229,6 +232,11 @@ class Ledger:
     def journal(self, shard: str) -> tuple[bytes, ...]:
         """The journal entries of a shard, oldest first."""
         return tuple(self._shards[shard].journal)
+
+    # ------------------------------------------------------------------------------------ groups
+
+    def vote(self, group: str, paper: Paper) -> Tally:
+        return self._ballots.vote(group, paper, self._now())
 
     # ------------------------------------------------------------------------------------- inside
 

@@ -8,6 +8,7 @@ stand twice on purpose, in ``ledger.py`` and in ``scripts.py``: one contract sui
 from __future__ import annotations
 
 from coldstart.errors import BusError
+from coldstart.group import MAX_REASON, Paper
 from coldstart.identity import MAX_TRUTH_BYTES, is_id
 
 MAX_LETTER_BYTES = 64 * 1024
@@ -39,6 +40,11 @@ NONCE_SECONDS = 120.0
 SHARD_SECONDS = 3600.0
 """What ``shards()`` calls lately; also the life of a strike, renewed by every advert that it still concerns."""
 
+GROUP_SECONDS = 3600.0
+"""Life of a group's record after the last paper of any of its ranks."""
+
+MAX_ANSWERS = 16
+
 
 def check_ids(**names: str) -> None:
     """Refuse names that could leave their place in a key."""
@@ -60,3 +66,18 @@ def check_truth(truth: bytes) -> None:
     """Refuse a truth record that receivers would refuse."""
     if len(truth) > MAX_TRUTH_BYTES:
         raise BusError(f"truth record of {len(truth)} bytes is over the limit", advice="use larger chunks")
+
+
+def check_paper(group: str, paper: Paper) -> None:
+    """Refuse a vote that could leave its place in a key or fill the record."""
+    check_ids(group=group, member=paper.member, incarnation=paper.incarnation)
+    if len(paper.answers) + len(paper.heard) > MAX_ANSWERS:
+        raise BusError(f"a paper with more than {MAX_ANSWERS} answers and verdicts is over the limit")
+    said = [(answer.question, answer.reason) for answer in paper.answers]
+    for question, reason in (*said, *((verdict.question, verdict.reason) for verdict in paper.heard)):
+        check_ids(question=question)
+        if len(reason) > MAX_REASON:
+            raise BusError(f"a reason of {len(reason)} characters is over the limit of {MAX_REASON}")
+    for verdict in paper.heard:
+        if verdict.by:
+            check_ids(member=verdict.by)

@@ -27,11 +27,12 @@ from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from coldstart.bus import replies, scripts
+from coldstart.bus import polls, replies, scripts
 from coldstart.bus.address import Address, parse
 from coldstart.bus.description import Description, described
-from coldstart.bus.limits import check_ids, check_letter, check_truth
+from coldstart.bus.limits import check_ids, check_letter, check_paper, check_truth
 from coldstart.errors import BusError, ConfigError
+from coldstart.group import Paper, Tally
 from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing
 
 CALL_SECONDS = 2.0
@@ -199,6 +200,11 @@ class RedisBus:
         check_ids(shard=shard)
         check_letter(entry, "journal entry")
         await self._on_shard(scripts.RECORD, shard, entry)
+
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        check_paper(group, paper)
+        words = polls.words(self._key(group, ""), paper)
+        return polls.tally(await self._run(polls.VOTE, self._key(group, "verdicts"), *words))
 
     async def shards(self) -> Sequence[str]:
         reply = await self._run(scripts.SHARDS, self._index)

@@ -36,6 +36,7 @@ from coldstart.ports import (
     Skip,
     Standing,
 )
+from coldstart.testing.ballot_contract import BallotContract
 
 SHARD = "5ac1" * 8
 LAYOUT = "1a40" * 8
@@ -84,7 +85,7 @@ def claim(worker: str = "joiner", **changes: object) -> Claim:
     return msgspec.structs.replace(usual, **changes)
 
 
-class BusContract:
+class BusContract(BallotContract):
     """Subclass it and implement :meth:`open_bus`."""
 
     pytestmark = pytest.mark.anyio
