@@ -282,6 +282,8 @@ def failure(report: Report, state: Failed) -> ColdstartError:
             return SkeletonError(what, advice="the bytes are right, the skeleton builder is not")
         case Failure.MEMORY:
             return IntegrityError(what, advice="start the worker anew")
+        case Failure.GROUP:
+            return ColdStartFailed(what, advice="start the whole group anew, under another name")
         case Failure.STORAGE:
             return ColdStartFailed(what, advice="; ".join(state.journey.detours[:-1]))
 

@@ -24,6 +24,7 @@ from coldstart.effects import (
     StartLending,
 )
 from coldstart.events import OfferReceived, Timer
+from coldstart.phases import saying
 from coldstart.phases.states import (
     Abandoning,
     Checking,
@@ -173,8 +174,10 @@ def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
 
 def load(journey: Journey, *, leading: bool) -> Move:
     """Read from storage what is still missing."""
+    journey, votes = saying.storage(journey, "elected to read storage" if leading else "reads storage")
     journey = replace(journey, attempt=journey.attempt + 1)
     return Loading(journey, leading), (
+        *votes,
         Disarm(Timer.PATIENCE),
         Disarm(Timer.RETRY),
         Disarm(Timer.ANSWER),
@@ -217,7 +220,9 @@ def serve(journey: Journey) -> Move:
 
 def fail(journey: Journey, failure: Failure, reason: str) -> Move:
     """No path is left."""
-    return Failed(detour(journey, reason), failure, reason), (
+    journey, votes = saying.over(detour(journey, reason), reason)
+    return Failed(journey, failure, reason), (
+        *votes,
         Disarm(Timer.CHECK),
         Disarm(Timer.QUIET),
         Disarm(Timer.PATIENCE),
@@ -228,4 +233,5 @@ def fail(journey: Journey, failure: Failure, reason: str) -> Move:
 def leave(journey: Journey, source: Advert | None) -> Move:
     """The host does not want to start any more."""
     release = () if source is None else (Release(journey.attempt, source.worker, "cancelled"),)
-    return Gone(journey), (Abandon(journey.attempt), *release, Resign())
+    journey, votes = saying.over(journey, "asked to leave")
+    return Gone(journey), (*votes, Abandon(journey.attempt), *release, Resign())
