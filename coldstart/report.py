@@ -23,6 +23,8 @@ from coldstart.events import (
     TruthReceived,
     TruthUnpublished,
 )
+from coldstart.group import Accord, Verdict
+from coldstart.group import Path as GroupPath
 from coldstart.layout import Layout
 from coldstart.machine import phase_of
 from coldstart.phases.states import (
@@ -61,6 +63,20 @@ class Mark(msgspec.Struct, frozen=True):
     source: str = ""
 
 
+class GroupReport(msgspec.Struct, frozen=True):
+    """What a rank's group decided. ``path`` is the same in all ranks that heard the same verdicts, and empty
+    where none was heard; ``waited`` is in seconds; ``alone`` says why nothing was agreed, the last time it was not.
+    """
+
+    name: str
+    size: int
+    index: int
+    path: GroupPath
+    verdicts: tuple[Verdict, ...]
+    waited: float
+    alone: str = ""
+
+
 class Report(msgspec.Struct, frozen=True):
     """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
 
@@ -69,7 +85,8 @@ class Report(msgspec.Struct, frozen=True):
     where the host filled the memory itself.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
-    ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
+    ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
+    None for a worker that is in none.
     """
 
     worker: str
@@ -94,6 +111,7 @@ class Report(msgspec.Struct, frozen=True):
     skipped: tuple[str, ...]
     root: str
     error: str | None = None
+    group: GroupReport | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -260,6 +278,7 @@ class Recorder:
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
+            group=_grouped(journey.accord) if journey and journey.accord else None,
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:
@@ -286,6 +305,13 @@ def failure(report: Report, state: Failed) -> ColdstartError:
             return ColdStartFailed(what, advice="start the whole group anew, under another name")
         case Failure.STORAGE:
             return ColdStartFailed(what, advice="; ".join(state.journey.detours[:-1]))
+
+
+def _grouped(accord: Accord) -> GroupReport:
+    group = accord.group
+    return GroupReport(
+        group.name, group.size, group.index, accord.path, accord.verdicts, accord.waited, accord.alone
+    )
 
 
 def _path(peer: int, storage: int) -> Path:

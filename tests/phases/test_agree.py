@@ -106,11 +106,20 @@ def test_when_one_reads_storage_all_do(steps: tuple[Event, ...], kind: type[Stat
     assert len(released) == (kind in (Handshaking, Agreeing)), "a slot that we held is free"
 
 
-def test_a_source_that_took_its_offer_back_meanwhile_is_asked_again() -> None:
-    state, asked = play(*AGREEING, events.OfferRefused(1, "not accepted in time"))
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (events.OfferRefused(1, "weights change"), "weights change"),
+        (events.Expired(Timer.ANSWER), "waits for its group"),
+    ],
+    ids=["its offer was taken back", "the slot is for others"],
+)
+def test_a_source_that_is_given_up_meanwhile_may_be_asked_again(event: Event, reason: str) -> None:
+    state, asked = play(*AGREEING, event)
     assert isinstance(state, Agreeing)
-    assert effects.Release(1, "a", "not accepted in time") in asked
-    state, asked = play(*AGREEING, events.OfferRefused(1, "not accepted in time"), GroupHeard((PATH_YES,)))
+    assert effects.Release(1, "a", reason) in asked
+    assert play(*AGREEING, event, event)[1] == asked, "once"
+    state, asked = play(*AGREEING, event, GroupHeard((PATH_YES,)))
     assert isinstance(state, Discovering)
     assert effects.ClaimSource(2, ()) in asked
     assert state.journey.tries == 0
