@@ -79,7 +79,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was decided for all ranks; of a no, which member it came from and why."""
+    """What was decided for all ranks; of a no, which member it came from, if that is known, and why."""
 
     question: str
     yes: bool
@@ -87,7 +87,9 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.question}: yes" if self.yes else f"{self.question}: no, rank {self.by}: {self.reason}"
+        if self.yes:
+            return f"{self.question}: yes"
+        return f"{self.question}: no{f', rank {self.by}' if self.by else ''}: {self.reason}"
 
 
 class Paper(msgspec.Struct, frozen=True):

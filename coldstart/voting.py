@@ -30,6 +30,7 @@ LOOKS = 2000
 """Looks per second by all ranks of a group together, at most."""
 CONSULTED: tuple[Question, ...] = (PATH, READY)
 """What the host's consensus is asked, by every rank once and in this order."""
+NO_CONSENSUS = "the host's consensus was a no"
 
 
 class Voting:
@@ -60,7 +61,7 @@ class Voting:
             self.settled = anyio.Event()
         if yes and self._consensus is not None and question in CONSULTED:
             yes = await self._consult(question, True)
-            reason = "" if yes else "the host's consensus was a no"
+            reason = "" if yes else NO_CONSENSUS
         earlier = self._answers.get(question)
         if earlier is None or earlier.yes:  # a no is not taken back
             self._answers[question] = Answer(question, yes, reason)
@@ -142,10 +143,9 @@ class Voting:
             self.settled.set()
             self.post(events.GroupLost(reason))
             return
-        no = "the host's consensus was a no"
         self._hear(
             tuple(
-                Verdict(question, yes, "" if yes else self._group.member, "" if yes else no)
+                Verdict(question, yes, reason="" if yes else NO_CONSENSUS)
                 for question, yes in self._consulted.items()
                 if question in self._answers and question not in self._heard
             )
