@@ -154,7 +154,8 @@ async def join(
     Args:
         checkpoint: directory with safetensors (one file or sharded) and, for ``transformers``,
             ``config.json``; or one safetensors file.
-        skeleton: name of an installed builder, a builder, or a function that makes the module;
+        skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
+            if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture, if installed.
         dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own.
         device: ``cpu`` or ``cuda[:N]``.

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from coldstart.cli.ranks import group_of
 from coldstart.errors import ConfigError
@@ -31,3 +39,26 @@ def test_what_cannot_be_meant_is_refused(
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     with pytest.raises(ConfigError, match=problem):
         group_of(name, size, index, torchrun=torchrun)
+
+
+@pytest.mark.processes
+def test_ranks_that_torchrun_starts_are_one_group(tmp_path: Path, store: str) -> None:
+    save_file({"weight": torch.arange(1000.0)}, tmp_path / "model.safetensors")
+    words = ["worker", "--checkpoint", str(tmp_path), "--skeleton", "tensors", "--torchrun", "--once", "--json"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "-m", "coldstart.cli.main", *words, "--redis", store],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("COLDSTART_", "TORCHELASTIC_"))},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    groups = [line["report"]["group"] for line in lines if line["event"] == "serving"]
+    assert [group["size"] for group in groups] == [2, 2]
+    assert {group["index"] for group in groups} == {0, 1}
+    assert len({group["name"] for group in groups}) == 1
+    assert groups[0]["verdicts"] == groups[1]["verdicts"]
+    assert {group["path"] for group in groups} == {"storage"}
