@@ -141,14 +141,16 @@ class Accord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, verdicts=tuple(ordered))
 
     @property
+    def storage(self) -> Verdict | None:
+        """The verdict by which the ranks read storage, if there is one."""
+        return next((each for each in self.verdicts if each.question in (PATH, PEERS) and not each.yes), None)
+
+    @property
     def path(self) -> Path:
         """Where the group's weights came from by its verdicts: from storage as soon as one rank needed it."""
-        path, peers = self.verdict(PATH), self.verdict(PEERS)
-        if path is None:
-            return ""
-        if not path.yes or (peers is not None and not peers.yes):
+        if self.storage is not None:
             return "storage"
-        return "peer" if peers is not None else ""
+        return "peer" if self.verdict(PEERS) is not None else ""
 
 
 def _question(verdict: Verdict) -> Question:

@@ -578,8 +578,8 @@ class Bus(Protocol):
         """Say what a rank has to say to its group, and that it lives; returns what has been decided.
 
         A verdict is written once: yes when ``paper.size`` members have said yes, no as soon as one says
-        no, or when somebody answers after a member was not heard of for ``paper.seconds``. Nothing is
-        held against anybody for a time in which nobody was heard. Idempotent.
+        no, or when somebody answers after a member was not heard of for ``paper.seconds``. A quarter of
+        that in which nobody was heard is held against nobody. Idempotent.
         """
         ...
 

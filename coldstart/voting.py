@@ -8,7 +8,7 @@ that ranks for which it ended differently still get one answer. It alone decides
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,8 +22,11 @@ from coldstart.ports import Consensus
 from coldstart.station import Station
 from coldstart.telemetry import logger
 
-BEATS = 5
-"""Signs of life within the time after which a rank counts as gone."""
+BEATS = 10
+"""Signs of life within the time after which a rank counts as gone. The store takes a quarter of it in which
+nobody was heard for an absence of its own (``bus/ballots.py``)."""
+SEEKING = 0.5
+"""Seconds between two signs of life, at most, while the path is open: a rank that waits may have to read storage."""
 QUICK, SLOW = 0.02, 0.25
 """Seconds between two looks at an open question, at first and after a while."""
 LOOKS = 2000
@@ -31,6 +34,11 @@ LOOKS = 2000
 CONSULTED: tuple[Question, ...] = (PATH, READY)
 """What the host's consensus is asked, by every rank once and in this order."""
 NO_CONSENSUS = "the host's consensus was a no"
+
+
+def beat_of(presence: float, heard: Container[str]) -> float:
+    """Seconds until the next sign of life of a rank that has heard these verdicts."""
+    return presence / BEATS if PATH in heard else min(SEEKING, presence / BEATS)
 
 
 class Voting:
@@ -81,12 +89,13 @@ class Voting:
         self._answered = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             pause, ends = QUICK, float("inf")
-            while self._station.bus is not None and anyio.current_time() < ends:
+            # The last word must have been heard some time after it was known, lest the store forget it before all know.
+            while self._station.bus is not None and self._answered < ends:
                 await self._ask()
                 self._join_in(tasks)
                 if READY in self._heard:
                     ends = min(ends, anyio.current_time() + self._limits.presence)
-                beat = self._limits.presence / BEATS
+                beat = beat_of(self._limits.presence, self._heard)
                 if self._open:
                     wait, pause = min(beat, max(pause, self._group.size / LOOKS)), min(2 * pause, SLOW)
                 else:

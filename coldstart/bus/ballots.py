@@ -51,8 +51,8 @@ class Ballots:
 
 
 def _show_presence(poll: _Poll, paper: Paper, now: float) -> None:
-    """The member is here. When nobody at all was heard for so long, the store was away, and nobody is to blame."""
-    if poll.last is not None and not poll.last <= now <= poll.last + paper.seconds:
+    """The member is here. When nobody at all was heard for long, the store was away, and nobody is to blame."""
+    if poll.last is not None and not poll.last <= now <= poll.last + paper.seconds / 4:
         poll.ends = dict.fromkeys(poll.ends, now + paper.seconds)
     poll.ends[paper.member] = now + paper.seconds
     poll.last = now

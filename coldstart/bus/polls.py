@@ -37,10 +37,10 @@ local agreed, counts, present = ARGV[1] .. 'agreed', ARGV[1] .. 'counts', ARGV[1
 local first = 7 + 2 * tonumber(ARGV[6])
 for at = 7, first - 1, 2 do redis.call('HSETNX', verdicts, ARGV[at], ARGV[at + 1]) end
 
--- When nobody at all was heard for so long, the store was away or its clock jumped: nobody is to blame.
+-- When nobody at all was heard for long, the store was away or its clock jumped: nobody is to blame.
 local last = tonumber(redis.call('HGET', counts, '/last') or now)
 redis.call('HSET', counts, '/last', now)
-if now < last or now > last + life_ms then
+if now < last or now > last + life_ms / 4 then
   for _, name in ipairs(redis.call('ZRANGE', present, 0, -1)) do redis.call('ZADD', present, now + life_ms, name) end
 end
 redis.call('ZADD', present, now + life_ms, member)

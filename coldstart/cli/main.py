@@ -185,6 +185,7 @@ def simulate(
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from a worker at one time.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds a joiner may lose before it reads storage.")] = None,
     strikes: Annotated[int | None, typer.Option(help="Faults in one run.")] = None,
+    group_size: Annotated[int | None, typer.Option(help="Ranks that start together and act as one.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show every step; of one seed.")] = False,
     json: Json = False,
 ) -> None:
@@ -197,7 +198,17 @@ def simulate(
     from coldstart.cli.simulate_words import Asked, faults_of, seeds_of
 
     asked = Asked(
-        workers, faults_of(faults), chunks, chunk_mib, spread, storage_gbps, link_gbps, slots, patience, strikes
+        workers,
+        faults_of(faults),
+        chunks,
+        chunk_mib,
+        spread,
+        storage_gbps,
+        link_gbps,
+        slots,
+        patience,
+        strikes,
+        group_size,
     )
     module.run(asked, seeds_of(seeds), jobs=jobs, journal=journal, json=json)
     _be_heard()

@@ -1,9 +1,10 @@
 """AGREE: where a rank waits for its group, and what the group's verdicts mean in every state.
 
 Decides that nobody pulls before every rank has a source, that all read storage when one has to, and that
-nobody serves before all could. A rank that storage saves later than the others finish on their own: what
-is verified stays, and the group's path is storage for all. The questions are in ``coldstart.group``; they
-are asked of the store by ``voting.py``. A worker without a group never comes here.
+nobody serves before all could. When the sources of one rank run out later, the group's path is storage for
+all: what is verified stays, and a transfer that goes well goes on, but nobody looks for another source.
+The questions are in ``coldstart.group``; they are asked of the store by ``voting.py``. A worker without a
+group never comes here.
 
 A verdict is waited for as long as a loader is followed. A rank that the store does not answer goes on
 alone, after as long as it takes the others to count it as a no: to storage, and into service.
@@ -91,7 +92,7 @@ def _heard(state: State, verdicts: tuple[Verdict, ...], at: float) -> Move:
         return state, ()
     accord = accord.with_verdicts(verdicts)
     state = replace(state, journey=replace(state.journey, accord=accord))
-    path, ready = accord.verdict(PATH), accord.verdict(READY)
+    path, ready, storage = accord.verdict(PATH), accord.verdict(READY), accord.storage
     if ready is not None and not ready.yes and not isinstance(state, Serving | Draining):
         return _fail(_waited(state, at), ready)
     match state:
@@ -99,10 +100,17 @@ def _heard(state: State, verdicts: tuple[Verdict, ...], at: float) -> Move:
             return _go_on(_waited(state, at), path, at)
         case Confirming() if ready is not None:
             return _serve(_waited(state, at).journey)
-        case Discovering() | Waiting() | Handshaking() if path is not None and not path.yes:
-            return _read_storage(state, str(path))
+        case Discovering() | Waiting() | Handshaking() if storage is not None:
+            return _read_storage(_followed(state, at), str(storage))
         case _:
             return state, ()
+
+
+def _followed(state: State, at: float) -> State:
+    """What a rank waited for a loader is not held against it."""
+    if not isinstance(state, Waiting) or not state.leader:
+        return state
+    return replace(state, journey=replace(state.journey, followed=state.journey.followed + at - state.since))
 
 
 def _go_on(state: State, path: Verdict, at: float) -> Move:

@@ -59,7 +59,9 @@ def detour(journey: Journey, reason: str) -> Journey:
 
 
 def seek(journey: Journey, at: float) -> Move:
-    """Look for a source, as long as there is patience for it."""
+    """Look for a source, as long as there is patience for it and our group has not decided for storage."""
+    if journey.accord is not None and journey.accord.storage is not None:
+        return load(detour(journey, str(journey.accord.storage)), leading=False)
     if journey.patience <= 0:
         return load(detour(journey, "patience spent"), leading=False)
     if journey.followed >= journey.limits.follow:

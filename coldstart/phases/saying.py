@@ -28,9 +28,9 @@ def say(journey: Journey, question: Question, yes: bool, reason: str = "") -> Sa
 def storage(journey: Journey, reason: str) -> Said:
     """This rank reads storage, for whatever reason: no rank takes the way over peers then."""
     accord = journey.accord
-    path = accord.verdict(PATH) if accord is not None else None
-    if accord is None or (path is not None and not path.yes):
+    if accord is None or accord.storage is not None:
         return journey, ()
+    path = accord.verdict(PATH)
     why = journey.detours[-1] if journey.detours else reason
     return say(journey, PATH if path is None else PEERS, False, why)
 

@@ -19,7 +19,7 @@ SIZE = 4
 VICTIM = 2
 PRESENCE = 3.0
 """A rank that is not heard of for so long counts as a no; a setting of these cases."""
-BEAT = PRESENCE / 5
+BEAT = PRESENCE / 10
 STORAGE = 1.0
 """Four ranks read the checkpoint at one time."""
 

@@ -132,6 +132,18 @@ def test_a_rank_whose_sources_run_out_later_makes_it_storage_for_all() -> None:
     assert votes(asked) == [(PATH, True, ""), (PEERS, False, "bus down")]
 
 
+def test_then_nobody_looks_for_another_source_but_a_transfer_goes_on() -> None:
+    no = GroupHeard((Verdict(PEERS, False, "3", "closed"),))
+    state, _ = play(*PULLING, no)
+    assert isinstance(state, Transferring)
+    assert isinstance(play(*PULLING, no, events.PullEnded(1, "closed"))[0], Loading)
+    seeking = (*PULLING, events.PullEnded(1, "closed"))
+    assert isinstance(play(*seeking)[0], Discovering)
+    state, asked = play(*seeking, no)
+    assert isinstance(state, Loading)
+    assert votes(asked) == [(PATH, True, "")], "it is decided already"
+
+
 def test_a_complete_rank_of_such_a_group_reads_nothing_and_tells_the_same_path() -> None:
     state, asked = play(*CONFIRMING, GroupHeard((Verdict(PEERS, False, "3", "closed"), Verdict(READY, True))))
     assert isinstance(state, Serving)

@@ -277,7 +277,7 @@ class JoinerHands:
             return
         landed = movement.landed if movement is not None else 0
         if landed > seen or not self.world.scenario.partial:
-            self._lead(LEAD_SECONDS)
+            self.lead(LEAD_SECONDS)
         again = partial(self.keep_lead, attempt, landed)
         self.world.heap.after(LEAD_SECONDS / 3, self.process.when_awake, again)
 
@@ -329,11 +329,17 @@ class JoinerHands:
         """Give up the loader's lease."""
         if self.leading:
             self.leading = False
-            self._lead(0.0)
+            self.lead(0.0)
 
-    def _lead(self, seconds: float) -> None:
+    def lead(self, seconds: float) -> None:
+        """Hold the loader's lease for so long, or give it up."""
         store, name = self.world.store, self.process.name
         store.tell(self.process, lambda: store.ledger.lead(SHARD, LINEAGE, name, seconds))
+
+    def vote(self, effect: effects.Vote) -> None:
+        """See :mod:`coldstart.testing.simulator.groups`."""
+        assert self.process.votes is not None
+        self.process.votes.vote(effect)
 
     def start_lending(self, effect: effects.StartLending) -> None:
         self.process.post_to_source(events.LendingStarted())
@@ -358,6 +364,7 @@ JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.Check: JoinerHands.check,
     effects.ReplaceMemory: JoinerHands.replace_memory,
     effects.Resign: JoinerHands.resign,
+    effects.Vote: JoinerHands.vote,
     effects.StartLending: JoinerHands.start_lending,
     effects.StopLending: JoinerHands.stop_lending,
 }

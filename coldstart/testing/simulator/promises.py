@@ -13,6 +13,7 @@ from coldstart import effects
 from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
+from coldstart.testing.simulator.groups import waited
 from coldstart.testing.simulator.scenario import Fault, Violation
 from coldstart.testing.simulator.store import DEADLINE, SHARD
 
@@ -83,11 +84,12 @@ class Promises:
             self.broken(WRONG, process, f"serves {process.memory}")
         self.bounded(process)
         self.told(process, state)
+        self.world.groups.served(process, state)
 
     def _failed(self, process: Process, state: Failed) -> None:
         self.cold_starts += 1
         self.paths["failed"] += 1
-        if not process.storage_fault:
+        if not process.storage_fault and not self.world.groups.excuses(process, state):
             self.broken(WORSE, process, f"failed although storage was sound: {state.reason}")
         self.bounded(process)
 
@@ -100,7 +102,7 @@ class Promises:
         if process.storage_fault:
             storage = 2 * storage + scenario.standstill
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
-        bound = storage + limits.patience + GRACE + journey.followed + words + process.excused
+        bound = storage + limits.patience + GRACE + journey.followed + words + process.excused + waited(journey.accord)
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 
