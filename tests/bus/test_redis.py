@@ -20,6 +20,7 @@ from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError
 from coldstart.ports import Bus, Claim, Cursor, Elected, Granted, Heard
+from coldstart.testing.ballot_contract import GROUP, YES, paper
 from coldstart.testing.bus_contract import LAYOUT, SHARD, BusContract, Connect, advert, claim
 from tests.bus.conftest import Server
 
@@ -334,6 +335,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.lead(SHARD, LAYOUT, "joiner", 3),
             lambda: bus.record(SHARD, b"x"),
             lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
+            lambda: bus.vote(GROUP, paper(0, YES)),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
                 await call()
@@ -481,6 +483,7 @@ async def test_a_handshake_costs_as_few_round_trips_as_it_can(server: Server) ->
             (lambda: bus.send(SHARD, "in", b"x", "n"), 1),
             (lambda: bus.release(SHARD, "source", "t"), 1),
             (lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"), 1),
+            (lambda: bus.vote(GROUP, paper(0, YES)), 1),
         ):
             await call()  # from now on the server knows the script
             before = sent()
@@ -514,6 +517,8 @@ async def _use_everything(bus: RedisBus) -> None:
     await bus.publish_truth(SHARD, LAYOUT, "r2", b"2")
     await bus.fetch_truth(SHARD, LAYOUT)
     await bus.strike(SHARD, "source", "1", 0, b"doubt")
+    for member in range(2):
+        await bus.vote(GROUP, paper(member, YES))
     await bus.adverts(SHARD)
     await bus.shards()
 
@@ -525,7 +530,7 @@ async def test_every_key_has_the_namespace_the_hash_tag_and_an_end(server: Serve
     assert isinstance(keys, list)
     assert len(keys) > 10
     for key in keys:
-        assert key == b"ns:shards" or key.startswith(b"ns:{%s}:" % SHARD.encode())
+        assert key == b"ns:shards" or key.startswith(tuple(b"ns:{%s}:" % name.encode() for name in (SHARD, GROUP)))
         lifetime = server.ask("PTTL", key)
         assert isinstance(lifetime, int)
         assert lifetime > 0, f"{key!r} would stay for ever"
