@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from anyio.from_thread import start_blocking_portal
 from safetensors.torch import save_file
 
 from coldstart.allreduce import AllReduce
+from coldstart.bus.embedded import embedded
 from coldstart.errors import ConfigError
 
 pytestmark = pytest.mark.processes
@@ -28,9 +31,9 @@ import torch.distributed as dist
 import coldstart
 from coldstart.allreduce import AllReduce
 from coldstart.config import Settings
-from coldstart.report import Report
+from coldstart.errors import ColdStartFailed
 
-case, place, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+case, place, size, redis = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
 async def answers(rank, consensus):
     said = {}
@@ -47,19 +50,34 @@ async def answers(rank, consensus):
             said[question] = type(error).__name__
     return said
 
+class Dying:
+    def __init__(self, inner, rank):
+        self.inner, self.rank = inner, rank
+
+    async def all_agree(self, question, yes, seconds):
+        if case == "a death in it" and question == "ready" and self.rank == 1:
+            os.kill(os.getpid(), 9)
+        return await self.inner.all_agree(question, yes, seconds)
+
 async def cold_start(rank, consensus):
     group = coldstart.Group("run", size, rank)
-    async with coldstart.join(
-        os.path.join(place, "model"), skeleton="tensors", rank=group.tensor_parallel, group=group,
-        consensus=consensus, settings=Settings(redis="none"), worker=f"rank{rank}",
-    ) as replica:
-        report = replica.report.group
-        return {"path": report.path, "verdicts": [str(verdict) for verdict in report.verdicts], "alone": report.alone}
+    replica = None
+    try:
+        async with coldstart.join(
+            os.path.join(place, "model"), skeleton="tensors", rank=group.tensor_parallel, group=group,
+            consensus=Dying(consensus, rank), settings=Settings(redis=redis), worker=f"rank{rank}", wait=False,
+        ) as replica:
+            await replica.ready()
+            report = replica.report
+    except ColdStartFailed:
+        report = replica.report
+    said = [str(verdict) for verdict in report.group.verdicts]
+    return {"state": report.state, "path": report.group.path, "verdicts": said, "alone": report.group.alone}
 
 def rank_of(rank):
     store = dist.FileStore(os.path.join(place, "rendezvous"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
-    said = anyio.run(cold_start if case == "a cold start" else answers, rank, AllReduce())
+    said = anyio.run(cold_start if redis else answers, rank, AllReduce())
     with open(os.path.join(place, f"{rank}.json"), "w") as file:
         json.dump(said, file)
     os._exit(0)
@@ -70,9 +88,9 @@ for child in children:
 """
 
 
-def play(case: str, place: Path) -> list[Any]:
-    """What each rank has got; None of one that died."""
-    subprocess.run([sys.executable, "-c", SCRIPT, case, str(place), str(SIZE)], check=True, timeout=50)
+def play(case: str, place: Path, redis: str = "") -> list[Any]:
+    """What each rank has got; None of one that died. With a store, or ``none``, they are cold starts."""
+    subprocess.run([sys.executable, "-c", SCRIPT, case, str(place), str(SIZE), redis], check=True, timeout=50)
     files = [place / f"{rank}.json" for rank in range(SIZE)]
     return [json.loads(file.read_text()) if file.exists() else None for file in files]
 
@@ -97,11 +115,33 @@ def test_a_rank_that_is_late_is_not_waited_for_longer_than_was_said(tmp_path: Pa
     assert said[0]["ready"] == said[2]["ready"] == "TimeoutError"
 
 
-def test_without_a_store_it_decides_for_all_ranks(tmp_path: Path) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     save_file({"weight": torch.zeros(1000)}, tmp_path / "model" / "model.safetensors")
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("v")
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(embedded(directory)) as url:
+        yield url
+
+
+def test_without_a_store_it_decides_for_all_ranks(tmp_path: Path, model: None) -> None:
     verdicts = ["path: no: the host's consensus was a no", "ready: yes"]
-    assert play("a cold start", tmp_path) == [{"path": "storage", "verdicts": verdicts, "alone": ""}] * SIZE
+    told = {"state": "SERVE", "path": "storage", "verdicts": verdicts, "alone": ""}
+    assert play("nobody dies", tmp_path, "none") == [told] * SIZE
+
+
+def test_a_rank_that_dies_in_it_leaves_the_others_with_what_the_record_says(
+    tmp_path: Path, model: None, store: str
+) -> None:
+    zero, one, two = play("a death in it", tmp_path, store)
+    assert one is None
+    assert zero == two
+    assert zero["state"] == "FAILED"
+    assert zero["verdicts"][-1].endswith(": the host's consensus was a no")
 
 
 def test_a_group_that_waits_for_the_dead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
