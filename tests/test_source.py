@@ -42,7 +42,7 @@ def leaves(kind: type[Event]) -> Iterator[type[Event]]:
         yield from leaves(subclass)
 
 
-OURS = set(leaves(Event)) - (groups.ALL - {events.Expired, events.DrainRequested})
+OURS = set(leaves(Event)) - set(leaves(events.GroupEvent)) - (groups.ALL - {events.Expired, events.DrainRequested})
 
 
 # ----------------------------------------------------------------------------------- the whole table
