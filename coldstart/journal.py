@@ -77,6 +77,6 @@ class Journal:
             async for line in self._receive:
                 await anyio.sleep(LATER_SECONDS)
                 try:
-                    await self._bus.record(self._shard, msgspec.json.encode(line))
+                    await self._bus.record(self._shard, [msgspec.json.encode(line)])
                 except BusError:
                     self.dropped += 1
