@@ -195,10 +195,11 @@ class RedisBus:
         finally:
             self._listening = False
 
-    async def record(self, shard: str, entry: bytes) -> None:
+    async def record(self, shard: str, entries: Sequence[bytes]) -> None:
         check_ids(shard=shard)
-        check_letter(entry, "journal entry")
-        await self._on_shard(scripts.RECORD, shard, entry)
+        for entry in entries:
+            check_letter(entry, "journal entry")
+        await self._on_shard(scripts.RECORD, shard, *entries)
 
     async def shards(self) -> Sequence[str]:
         reply = await self._run(scripts.SHARDS, self._index)

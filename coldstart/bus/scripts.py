@@ -401,7 +401,9 @@ return {epoch, standing(prefix .. 'inbox:' .. ARGV[3], ARGV[4]), standing(prefix
 RECORD = _on_shard(
     "record",
     """
-redis.call('XADD', prefix .. 'journal', 'MAXLEN', '~', JOURNAL_ENTRIES, '*', 'entry', ARGV[3])
+for at = 3, #ARGV do
+  redis.call('XADD', prefix .. 'journal', 'MAXLEN', '~', JOURNAL_ENTRIES, '*', 'entry', ARGV[at])
+end
 redis.call('PEXPIRE', prefix .. 'journal', KEEP)
 return {epoch}
 """,

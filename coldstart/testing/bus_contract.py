@@ -644,7 +644,7 @@ class BusContract:
             with pytest.raises(BusError, match="over the limit"):
                 await bus.claim(claim(hello=large))
             with pytest.raises(BusError, match="over the limit"):
-                await bus.record(SHARD, large)
+                await bus.record(SHARD, [large])
             with pytest.raises(BusError, match="cannot name"):
                 await bus.send(SHARD, "in}{", b"", "n1")
             with pytest.raises(BusError, match="cannot name"):
@@ -654,7 +654,7 @@ class BusContract:
 
     async def test_the_journal_takes_entries(self) -> None:
         async with self.buses() as (bus,):
-            await bus.record(SHARD, b"\x00entry")
+            await bus.record(SHARD, [b"\x00entry", b"another"])
 
     async def test_a_closed_bus_says_so(self) -> None:
         async with self.buses() as (bus,):

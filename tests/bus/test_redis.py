@@ -332,7 +332,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.advertise(SHARD, advert("source", have=1), 30),
             lambda: bus.publish_truth(SHARD, LAYOUT, "root", b"truth"),
             lambda: bus.lead(SHARD, LAYOUT, "joiner", 3),
-            lambda: bus.record(SHARD, b"x"),
+            lambda: bus.record(SHARD, [b"x"]),
             lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
@@ -346,10 +346,10 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
 
 async def test_a_replica_says_so(server: Server) -> None:
     async with opened(server.url) as bus:
-        await bus.record(SHARD, b"x")
+        await bus.record(SHARD, [b"x"])
         server.ask("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(BusError, match="read-only replica"):
-            await bus.record(SHARD, b"x")
+            await bus.record(SHARD, [b"x"])
 
 
 # --------------------------------------------------------------------------------- lost replies
@@ -507,7 +507,7 @@ async def _use_everything(bus: RedisBus) -> None:
     await bus.release(SHARD, "source", asked.transfer)
     await bus.claim(claim())
     await bus.send(SHARD, "in", b"x", "n")
-    await bus.record(SHARD, b"entry")
+    await bus.record(SHARD, [b"entry"])
     await bus.claim(claim("leader", layout="l2"))
     await bus.lead(SHARD, "l2", "leader", 30)
     await bus.publish_truth(SHARD, LAYOUT, "r1", b"1")
