@@ -8,18 +8,13 @@ this namespace may be of another version, or hostile, so every advert is looked 
 from __future__ import annotations
 
 CHOICE = """
-local TEXTS = {'inbox', 'incarnation', 'layout', 'host', 'device', 'worker'}
-local NUMBERS = {'generation', 'slots', 'have', 'total'}
-
 local function wellformed(advert)
-  if type(advert) ~= 'table' or type(advert.transports) ~= 'table' then return false end
-  for _, field in ipairs(TEXTS) do
-    if type(advert[field]) ~= 'string' then return false end
-  end
-  for _, field in ipairs(NUMBERS) do
-    if type(advert[field]) ~= 'number' then return false end
-  end
-  return advert.proof == nil or type(advert.proof) == 'number'
+  return type(advert) == 'table' and type(advert.transports) == 'table'
+    and type(advert.worker) == 'string' and type(advert.inbox) == 'string' and type(advert.incarnation) == 'string'
+    and type(advert.layout) == 'string' and type(advert.host) == 'string' and type(advert.device) == 'string'
+    and type(advert.generation) == 'number' and type(advert.slots) == 'number'
+    and type(advert.have) == 'number' and type(advert.total) == 'number'
+    and (advert.proof == nil or type(advert.proof) == 'number')
 end
 
 -- An advert with its slots in use; without advert where it is malformed.
@@ -64,14 +59,16 @@ local function nearness(claim, advert)
   return claim.rack ~= '' and advert.rack == claim.rack and 1 or 0
 end
 
+local function rank(claim, source)
+  source.near = nearness(claim, source.advert)
+  source.load, source.free = source.used / source.advert.slots, source.advert.slots - source.used
+end
+
 -- Nearer first, then less loaded, then more free slots, then more chunks; 0 is a tie.
-local function compare(claim, a, b)
-  local near_a, near_b = nearness(claim, a.advert), nearness(claim, b.advert)
-  if near_a ~= near_b then return near_a > near_b and 1 or -1 end
-  local load_a, load_b = a.used / a.advert.slots, b.used / b.advert.slots
-  if load_a ~= load_b then return load_a < load_b and 1 or -1 end
-  local free_a, free_b = a.advert.slots - a.used, b.advert.slots - b.used
-  if free_a ~= free_b then return free_a > free_b and 1 or -1 end
+local function compare(a, b)
+  if a.near ~= b.near then return a.near > b.near and 1 or -1 end
+  if a.load ~= b.load then return a.load < b.load and 1 or -1 end
+  if a.free ~= b.free then return a.free > b.free and 1 or -1 end
   if a.advert.have ~= b.advert.have then return a.advert.have > b.advert.have and 1 or -1 end
   return 0
 end
@@ -87,7 +84,8 @@ local function judge(claim, waited, source)
     if #skipped < MAX_SKIPS then skipped[#skipped + 1] = {source.name, reason, source.layout} end
     return false
   end
-  local order = #best > 0 and compare(claim, source, best[1]) or 1
+  rank(claim, source)
+  local order = best[1] and compare(source, best[1]) or 1
   if order > 0 then best = {source} elseif order == 0 then best[#best + 1] = source end
   return true
 end
@@ -95,11 +93,16 @@ end
 -- Judge the live ones of these workers, or those up to the first that will do.
 local function look_at(claim, waited, names, first)
   if #names == 0 then return end
+  local strikes = {}
+  for at, name in ipairs(names) do strikes[at] = prefix .. 'strike:' .. name end
+  local trusted = redis.call('EXISTS', unpack(strikes)) == 0
   local ends = redis.call('ZMSCORE', prefix .. 'leases', unpack(names))
   local adverts = redis.call('HMGET', prefix .. 'adverts', unpack(names))
   for at, name in ipairs(names) do
-    if ends[at] and tonumber(ends[at]) > now and judge(claim, waited, source_of(name, adverts[at])) and first then
-      return
+    if ends[at] and tonumber(ends[at]) > now then
+      local source = source_of(name, adverts[at])
+      if trusted then source.struck = false end
+      if judge(claim, waited, source) and first then return end
     end
   end
 end

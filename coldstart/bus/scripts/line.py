@@ -44,7 +44,8 @@ end
 local function serve(source, before)
   local served, at, gone = false, 0, 0
   local line = prefix .. 'line:' .. source.layout
-  if not source.advert or redis.call('EXISTS', prefix .. 'conflict:' .. source.layout) == 1 then return false end
+  if not source.advert or redis.call('EXISTS', line) == 0 then return false end
+  if redis.call('EXISTS', prefix .. 'conflict:' .. source.layout) == 1 then return false end
   while true do
     local transfers = redis.call('ZRANGE', line, at, at + 15)
     if #transfers == 0 then return served end

@@ -131,8 +131,7 @@ for _, key in ipairs({KEYS[1], adverts, leases, prefix .. 'stated:' .. layout,
   redis.call('PEXPIRE', key, KEEP)
 end
 local there = redis.call('EXISTS', prefix .. 'truth:' .. layout) == 1
-local line = prefix .. 'line:' .. layout
-if life_ms > 0 and redis.call('EXISTS', line) == 1 then serve(source_of(worker, json), '') end
+if life_ms > 0 and redis.call('EXISTS', prefix .. 'line:' .. layout) == 1 then serve(source_of(worker, json), '') end
 local root = there and redis.call('GET', prefix .. 'root:' .. layout) or ''
 return {epoch, root, proof > doubted(worker, incarnation) and 0 or 1}
 """,
