@@ -1,6 +1,6 @@
 """The store's whole state and its rules, without waiting: every operation is a plain call.
 
-Decides what a store decides, by the rules of ``scripts/`` in Python; ``testing/bus_contract.py``
+Decides what a store decides, by the rules of ``scripts/`` in Python; ``testing/bus_contract/``
 holds both to the same answers. It knows no event loop, and no clock but the ``now`` that it is given.
 Names and sizes are checked by whoever takes them from others: ``memory.py``, which makes a bus of it.
 A simulation drives it directly. What is kept of a shard is in ``shard.py``; who gets a slot, in ``turn.py``.
