@@ -19,7 +19,7 @@ from coldstart.bus import scripts
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError
-from coldstart.ports import Bus, Claim, Cursor, Elected, Granted, Heard
+from coldstart.ports import Bus, Claim, Cursor, Deferred, Elected, Granted, Heard, Letter
 from coldstart.testing.bus_contract import LAYOUT, SHARD, BusContract, Connect, advert, claim
 from tests.bus.conftest import Server
 
@@ -56,16 +56,19 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
     worker = rng.choice("abcd")
     layout = rng.choice(["l1", "l2"])
     transfer = f"t{rng.randrange(12)}"
-    match rng.randrange(10):
+    match rng.randrange(12):
         case 0 | 1:
             source = advert(
                 worker,
                 incarnation=rng.choice(["1", "1", "2"]),
                 layout=layout,
                 slots=rng.randrange(4),
-                have=rng.randrange(3),
+                have=rng.randrange(4),
+                total=3,
                 proof=rng.randrange(4),
                 transports=tuple(rng.sample(["tcp", "nccl"], rng.randrange(3))),
+                host=rng.choice(["", "h1", "h2"]),
+                rack=rng.choice(["", "r1", "r2"]),
             )
             return lambda bus: bus.advertise(SHARD, source, 60)
         case 2 | 3 | 4:
@@ -79,10 +82,18 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
                 transports=rng.choice([(), ("tcp",), ("nccl",)]),
                 lead_seconds=rng.choice([0, 60]),
                 luck=rng.randrange(100),
+                have=rng.choice([0, 0, 1, 2]),
+                prefer=tuple(rng.sample("abcdxyz", rng.choice([0, 0, 2]))),
+                host=rng.choice(["", "h1"]),
+                rack=rng.choice(["", "r1"]),
+                inbox=rng.choice(["", "a.in", "d.in"]),
+                queue_seconds=rng.choice([0, 60, 60]),
+                share_seconds=rng.choice([0, 0, 60]),
             )
             return lambda bus: bus.claim(asked)
         case 5:
-            return lambda bus: bus.release(SHARD, worker, transfer)
+            source, letter = rng.choice([worker, worker, ""]), rng.choice([b"", b"done"])
+            return lambda bus: bus.release(SHARD, source, transfer, letter)
         case 6:
             seconds = rng.choice([0, 60])
             return lambda bus: bus.lead(SHARD, layout, worker, seconds)
@@ -92,6 +103,12 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
         case 8:
             incarnation, proof = rng.choice(["1", "1", "2"]), rng.randrange(4)
             return lambda bus: bus.strike(SHARD, worker, incarnation, proof, b"doubt")
+        case 9:
+            digests = {rng.randrange(5): bytes([rng.randrange(20) == 0]) * 16 for _ in range(rng.randrange(3))}
+            return lambda bus: bus.state(SHARD, layout, digests)
+        case 10:
+            first = rng.randrange(4)
+            return lambda bus: bus.stated(SHARD, layout, first)
         case _:
             return rng.choice(
                 [
@@ -115,8 +132,12 @@ class _Follower:
         for worker, cursor in self._cursors.items():
             heard = await self._bus.listen(SHARD, f"{worker}.in", cursor, 0)
             self._cursors[worker] = heard.cursor
-            found.append((heard.letters, heard.fleet_changed, heard.renewed))
+            found.append((tuple(map(_plain, heard.letters)), heard.fleet_changed, heard.renewed))
         return found
+
+
+def _plain(letter: Letter) -> Letter:
+    return msgspec.structs.replace(letter, granted=_without_epoch(letter.granted))
 
 
 def _without_epoch(answer: object) -> object:
@@ -333,12 +354,14 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.publish_truth(SHARD, LAYOUT, "root", b"truth"),
             lambda: bus.lead(SHARD, LAYOUT, "joiner", 3),
             lambda: bus.record(SHARD, [b"x"]),
+            lambda: bus.state(SHARD, "l3", {0: bytes(16)}),
+            lambda: bus.claim(claim(layout="l3", queue_seconds=30.0, lead_seconds=0.0)),
             lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
                 await call()
         assert await bus.adverts(SHARD) == (advert("source", used=1),)
-        assert await bus.release(SHARD, "source", held.transfer) == advert("source")
+        assert await bus.release(SHARD, "source", held.transfer, b"done") == advert("source")
         await bus.withdraw(SHARD, "source", "1")
         server.ask("CONFIG", "SET", "maxmemory", "0")
         assert isinstance(await bus.claim(claim()), Elected)
@@ -503,9 +526,16 @@ async def _use_everything(bus: RedisBus) -> None:
     asked = claim()
     assert isinstance(await bus.claim(asked), Granted)
     await bus.claim(claim())
+    waiting = [claim(f"w{number}", queue_seconds=30.0, inbox="w.in") for number in range(3)]
+    for each in waiting:
+        assert isinstance(await bus.claim(each), Deferred)
     await bus.listen(SHARD, "in", Cursor(), 0)
-    await bus.release(SHARD, "source", asked.transfer)
+    await bus.release(SHARD, "source", asked.transfer, b"done")
+    assert isinstance(await bus.claim(waiting[0]), Granted)
+    await bus.release(SHARD, "", waiting[1].transfer)
     await bus.claim(claim())
+    await bus.state(SHARD, "l3", {0: bytes(16)})
+    await bus.stated(SHARD, "l3")
     await bus.send(SHARD, "in", b"x", "n")
     await bus.record(SHARD, [b"entry"])
     await bus.claim(claim("leader", layout="l2"))
