@@ -572,8 +572,8 @@ class Bus(Protocol):
 
         Args:
             source: empty takes the claim back wherever it stands: in line, or at a source by now.
-            letter: put into the inbox that the hello went to, before the slot can be granted again;
-                only the first release of a granted transfer delivers one.
+            letter: for the source, before the slot can be granted again: put into the inbox that the hello
+                went to or, where the store does not know that (any more), into the source's present one.
         """
         ...
 

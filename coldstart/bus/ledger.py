@@ -106,12 +106,14 @@ class Ledger:
         now = self._now()
         found = self._shards[shard]
         found.lines.leave(transfer)
-        lent = found.lent.get(transfer, now)
+        lent, inbox = found.lent.get(transfer, now), ""
         if lent is not None and source in ("", lent[0]):
-            source = lent[0]
+            source, inbox = lent
             found.lent.drop(transfer)
-            if letter:
-                self._deliver(shard, found, lent[1], Letter(letter), now)
+        elif (standing := found.roster.find(source, now)) is not None:
+            inbox = standing.told.inbox
+        if letter and inbox:
+            self._deliver(shard, found, inbox, Letter(letter), now)
         freed = found.roster.release(source, transfer, now)
         if freed:
             self._changed(shard, found)

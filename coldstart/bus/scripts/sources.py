@@ -75,11 +75,16 @@ local worker, inbox = string.match(redis.call('GET', lent) or '', '^(%S+) (.*)$'
 if worker and (source == '' or source == worker) then
   source = worker
   redis.call('DEL', lent)
-  if letter ~= '' and not full then deliver(inbox, letter, 0) end
+else
+  inbox = nil
+end
+local json = live(source)
+if letter ~= '' and not full then
+  local advert = not inbox and source_of(source, json).advert
+  if inbox or advert then deliver(inbox or advert.inbox, letter, 0) end
 end
 local freed = redis.call('ZREM', prefix .. 'slots:' .. source, transfer) == 1
 if freed then changed('slot', source) end
-local json = live(source)
 if not json then return {epoch} end
 if freed and not full then serve(source_of(source, json), '') end
 return tell({epoch}, source, json)

@@ -44,20 +44,18 @@ class Leases(BusSuite):
             assert await bus.release(SHARD, "source", asked.transfer) == advert("source", slots=1, used=1)
             assert await bus.release(SHARD, "nobody", asked.transfer) is None
 
-    async def test_the_first_release_delivers_a_last_letter_to_the_source(self) -> None:
+    async def test_a_source_gets_a_last_letter_also_of_a_transfer_that_the_store_has_forgotten(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source"), 30)
             asked, unknown = claim(), claim()
             granted(await bus.claim(asked))
-            for source, transfer in (
-                ("other", asked.transfer),
-                ("source", unknown.transfer),
-                ("source", asked.transfer),
-                ("source", asked.transfer),
-            ):
-                await bus.release(SHARD, source, transfer, f"{source} {transfer}".encode())
+            for source, transfer in (("nobody", asked.transfer), ("", unknown.transfer)):
+                await bus.release(SHARD, source, transfer, b"nowhere")
+            for transfer in (unknown.transfer, asked.transfer):
+                await bus.release(SHARD, "source", transfer, transfer.encode())
             heard = await bus.listen(SHARD, "source.in", Cursor(), 0)
-            assert [letter.body for letter in heard.letters] == [b"hello", f"source {asked.transfer}".encode()]
+            told = [letter.body for letter in heard.letters]
+            assert told == [b"hello", unknown.transfer.encode(), asked.transfer.encode()]
 
     @pytest.mark.parametrize("way", ["withdrawn", "replaced"])
     async def test_the_last_letter_goes_where_the_hello_went(self, way: str) -> None:
