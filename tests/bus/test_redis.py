@@ -490,27 +490,6 @@ async def test_the_advert_of_an_older_version_has_no_proof_and_can_be_struck(ser
         assert isinstance(await bus.claim(claim()), Elected)
 
 
-async def test_a_handshake_costs_as_few_round_trips_as_it_can(server: Server) -> None:
-    async with opened(server.url) as bus:
-
-        def sent() -> int:
-            stats = server.ask("INFO", "commandstats")
-            assert isinstance(stats, dict)
-            return sum(stats[f"cmdstat_{command}"]["calls"] for command in ("evalsha", "eval"))
-
-        for call, trips in (
-            (lambda: bus.advertise(SHARD, advert("source"), 30), 2),  # the index of shards is in another cluster slot
-            (lambda: bus.claim(claim()), 1),
-            (lambda: bus.send(SHARD, "in", b"x", "n"), 1),
-            (lambda: bus.release(SHARD, "source", "t"), 1),
-            (lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"), 1),
-        ):
-            await call()  # from now on the server knows the script
-            before = sent()
-            await call()
-            assert sent() - before == trips
-
-
 async def test_nonsense_from_the_store_is_a_bus_error(server: Server) -> None:
     server.ask("SET", f"cs:{{{SHARD}}}:life", "not a hash")
     async with opened(server.url) as bus:
