@@ -30,6 +30,10 @@ class Lines:
         self._lines: dict[str, dict[str, Place]] = {}
         self._layouts: dict[str, str] = {}
 
+    def __len__(self) -> int:
+        """Claims in line, those that have given up and were not yet noticed among them."""
+        return len(self._layouts)
+
     def place(self, transfer: str, layout: str, now: float) -> Place | None:
         """The place of a claim that stands in this line."""
         found = self._lines.get(layout, {}).get(transfer)
@@ -42,10 +46,11 @@ class Lines:
             place.seeker, place.until = Seeker(claim), now + seconds
             return
         self.leave(claim.transfer)
-        line = self._lines.setdefault(claim.layout, {})
-        if len(line) >= MAX_WAITING:
-            for transfer in [transfer for transfer, held in line.items() if held.until <= now]:
+        waiting = self._lines.get(claim.layout, {})
+        if len(waiting) >= MAX_WAITING:
+            for transfer in [transfer for transfer, held in waiting.items() if held.until <= now]:
                 self.leave(transfer)
+        line = self._lines.setdefault(claim.layout, {})
         if len(line) < MAX_WAITING:
             line[claim.transfer] = Place(claim, now, now + seconds)
             self._layouts[claim.transfer] = claim.layout

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from coldstart.bus import scripts
+from coldstart.bus.limits import LOOKS, MAX_WAITING
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError
@@ -437,11 +438,13 @@ async def test_letters_nobody_could_have_sent_are_dropped_and_counted(server: Se
     server.ask("XADD", inbox, "*", "body", bytes(65 * 1024), "fence", 0)
     server.ask("XADD", inbox, "*", "nobody", "x")
     server.ask("XADD", inbox, "*", "body", "x", "fence", "-1")
+    for told in ("{", "[]", '["e","r","no advert",1,1]'):
+        server.ask("XADD", inbox, "*", "body", "", "fence", 0, "transfer", "t", "granted", told)
     async with opened(server.url) as bus:
         await bus.send(SHARD, "in", b"good", "n1")
         heard = await bus.listen(SHARD, "in", Cursor(), 5)
         assert [letter.body for letter in heard.letters] == [b"good"]
-        assert bus.dropped == 3
+        assert bus.dropped == 6
 
 
 _HALF_AN_ADVERT = f'{{"inbox": "i", "layout": "{LAYOUT}"}}'
@@ -488,6 +491,36 @@ async def test_the_advert_of_an_older_version_has_no_proof_and_can_be_struck(ser
         await bus.strike(SHARD, "older", "1", 0, b"doubt")
         assert await bus.adverts(SHARD) == (advert("older", struck=True),)
         assert isinstance(await bus.claim(claim()), Elected)
+
+
+def _line() -> str:
+    return f"cs:{{{SHARD}}}:line:{LAYOUT}"
+
+
+@pytest.mark.parametrize("rubbish", ["", "{", "[]", "7", "{}", f'{{"slot_ms": 1, "inbox": "i", "layout": "{LAYOUT}"}}'])
+async def test_a_malformed_claim_in_line_harms_nobody_else(server: Server, rubbish: str) -> None:
+    async with opened(server.url) as bus:
+        server.ask("ZADD", _line(), -1, "evil")
+        server.ask("HSET", f"cs:{{{SHARD}}}:wait:evil", "layout", LAYOUT, "since", 1, "claim", rubbish, "hello", "")
+        good = claim("good", queue_seconds=30.0, lead_seconds=0.0)
+        assert isinstance(await bus.claim(good), Deferred)
+        await bus.advertise(SHARD, advert("source", slots=1), 30)
+        assert (await bus.adverts(SHARD))[0].used == 1
+        assert isinstance(await bus.claim(good), Granted)
+
+
+async def test_a_line_is_bounded_and_those_who_gave_up_make_room(server: Server) -> None:
+    async with opened(server.url) as bus:
+        gone = [word for number in range(MAX_WAITING) for word in (number, f"gone{number}")]
+        server.ask("ZADD", _line(), *gone)
+        for number in range(LOOKS):
+            server.ask("HSET", f"cs:{{{SHARD}}}:wait:gone{number}", "layout", LAYOUT)
+        waiting = claim(queue_seconds=30.0, lead_seconds=0.0)
+        assert isinstance(await bus.claim(waiting), Deferred)
+        assert server.ask("ZSCORE", _line(), waiting.transfer) is None
+        server.ask("DEL", f"cs:{{{SHARD}}}:wait:gone0")
+        assert isinstance(await bus.claim(waiting), Deferred)
+        assert server.ask("ZSCORE", _line(), waiting.transfer) is not None
 
 
 async def test_nonsense_from_the_store_is_a_bus_error(server: Server) -> None:

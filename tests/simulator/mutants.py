@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(Hasty, (Fault.LATE, Fault.FREEZE)),
     Mutant(Trusting, (Fault.VANISH, Fault.CRASH)),
     Mutant(NotAfresh, (Fault.WIPE, Fault.FAILOVER)),
-    Mutant(TruthAssumed, (Fault.DELAY, Fault.CHANGE, Fault.DRAIN)),
+    Mutant(TruthAssumed, (Fault.FAILOVER,)),
 )
 
 

@@ -40,6 +40,16 @@ local function grant(claim, transfer, hello, source, passed)
   return answer(transfer, slot_ms, 'granted', root, passed, source.json, source.used, 0, fence)
 end
 
+-- The claim in a place, its hello, and since when it waits; nothing where the place is lost or not as we write it.
+local function in_place(transfer)
+  local wait = redis.call('HMGET', prefix .. 'wait:' .. transfer, 'claim', 'hello', 'since')
+  local good, claim = pcall(cjson.decode, wait[1] or '')
+  if not good or type(claim) ~= 'table' or not wait[2] or not tonumber(wait[3]) then return end
+  if type(claim.slot_ms) == 'number' and type(claim.inbox) == 'string' and type(claim.layout) == 'string' then
+    return claim, wait[2], tonumber(wait[3])
+  end
+end
+
 -- Grant a source to those in line whom it suits, those before one of them only; whether to anybody.
 local function serve(source, before)
   local served, at, gone = false, 0, 0
@@ -53,19 +63,19 @@ local function serve(source, before)
       if transfer == before or source.used >= source.advert.slots or grants == 0 or looks == 0 or gone == SCAN then
         return served
       end
-      local wait = redis.call('HMGET', prefix .. 'wait:' .. transfer, 'claim', 'hello', 'since')
-      local good, claim = pcall(cjson.decode, wait[1] or '')
-      if not good then
+      local claim, hello, since = in_place(transfer)
+      if not claim then
         redis.call('ZREM', line, transfer)
         gone = gone + 1
       else
         looks = looks - 1
-        if unusable(claim, source, now - tonumber(wait[3])) then
+        local sound, reason = pcall(unusable, claim, source, now - since)
+        if not sound or reason then
           at = at + 1
         else
           grants = grants - 1
           served = true
-          local granted = grant(claim, transfer, wait[2], source, '[]')
+          local granted = grant(claim, transfer, hello, source, '[]')
           if claim.inbox ~= '' then
             local told = cjson.encode({epoch, granted[3], source.json, source.used, granted[8]})
             deliver(claim.inbox, '', 0, 'transfer', transfer, 'granted', told)
