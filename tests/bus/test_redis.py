@@ -479,13 +479,13 @@ async def test_a_malformed_proof_is_no_proof(server: Server, proof: str) -> None
         assert [each.worker for each in await bus.adverts(SHARD)] == ["good"]
 
 
-async def test_the_advert_of_an_older_version_has_no_proof_and_can_be_struck(server: Server) -> None:
+async def test_the_advert_of_an_older_version_has_no_proof_and_no_rack_and_can_be_struck(server: Server) -> None:
     async with opened(server.url) as bus:
         older = msgspec.json.decode(msgspec.json.encode(advert("older")), type=dict[str, object])
-        del older["proof"], older["struck"]
+        del older["proof"], older["struck"], older["rack"]
         server.ask("HSET", f"cs:{{{SHARD}}}:adverts", "older", msgspec.json.encode(older))
         server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, "older")
-        asked = claim()
+        asked = claim(rack="r1")
         assert isinstance(await bus.claim(asked), Granted)
         assert await bus.release(SHARD, "older", asked.transfer) == advert("older")
         await bus.strike(SHARD, "older", "1", 0, b"doubt")

@@ -19,6 +19,7 @@ from coldstart.testing.bus_contract.leading import Leading
 from coldstart.testing.bus_contract.leases import Leases
 from coldstart.testing.bus_contract.letters import Letters
 from coldstart.testing.bus_contract.lines import Lines
+from coldstart.testing.bus_contract.places import Places
 from coldstart.testing.bus_contract.relays import Relays
 from coldstart.testing.bus_contract.strikes import Strikes
 from coldstart.testing.bus_contract.truths import Truths
@@ -26,5 +27,5 @@ from coldstart.testing.bus_contract.truths import Truths
 __all__ = ["LAYOUT", "SHARD", "BusContract", "Connect", "advert", "claim"]
 
 
-class BusContract(Finding, Relays, Lines, Leases, Strikes, Leading, Truths, Letters):
+class BusContract(Finding, Relays, Lines, Places, Leases, Strikes, Leading, Truths, Letters):
     """Subclass it and implement :meth:`open_bus`."""
