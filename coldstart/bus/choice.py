@@ -23,7 +23,7 @@ _WORST = (-1.0, 0, 0)
 
 _SAME_HOST, _SAME_RACK, _ELSEWHERE = 2, 1, 0
 
-_Rank = tuple[int, float, int, int]
+_Rank = tuple[float, ...]
 
 
 class Standing:
@@ -88,35 +88,37 @@ class Seeker:
 
     def refusal(self, standing: Standing, waited: float) -> Skip | None:
         """Why ``standing``, whose advert is alive, will not do after ``waited`` seconds in line."""
-        claim, reason = self.claim, ""
+        claim = self.claim
         if standing.worker in self._excluded:
             reason = "excluded"
         elif standing.layout != claim.layout:
             reason = "layout"
-        elif (
-            self._transports
-            and standing.transports != claim.transports
-            and self._transports.isdisjoint(standing.transports)
-        ):
+        elif standing.transports != claim.transports and not self._shares(standing):
             reason = "transports"
-        elif standing.have <= claim.have and not standing.complete and not standing.struck and standing.have > 0:
+        elif not (standing.complete or standing.have > claim.have or standing.struck or standing.have <= 0):
             reason = "behind"
         elif standing.refusal is not None:
             return standing.refusal
         elif standing.used and waited < claim.share_seconds:
             reason = "shared"
-        return Skip(standing.worker, reason, standing.layout) if reason else None
+        else:
+            return None
+        return Skip(standing.worker, reason, standing.layout)
+
+    def _shares(self, standing: Standing) -> bool:
+        return not (self._transports and self._transports.isdisjoint(standing.transports))
 
     def survey(self, listed: Iterable[Standing], waited: float, *, first: bool = False) -> Survey:
         """Judge each of ``listed``, or those up to the first that will do."""
         best: list[Standing] = []
-        best_rank: _Rank = (-1, *_WORST)
+        best_rank: _Rank = ()
+        refusal_of, near = self.refusal, self._near
         skipped: list[Skip] = []
         busy = False
         for standing in listed:
-            refusal = self.refusal(standing, waited)
+            refusal = refusal_of(standing, waited)
             if refusal is None:
-                rank = (self._nearness(standing) if self._near else _ELSEWHERE, *standing.rank)
+                rank: _Rank = (self._nearness(standing), *standing.rank) if near else standing.rank
                 if rank == best_rank:
                     best.append(standing)
                 elif rank > best_rank:

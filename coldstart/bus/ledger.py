@@ -120,7 +120,7 @@ class Ledger:
         standing = found.roster.find(source, now)
         if standing is None:
             return None
-        if freed:
+        if freed and found.lines:
             self._turn(shard, found, now).serve(standing)
         return standing.told
 
@@ -135,8 +135,7 @@ class Ledger:
         if found.roster.advertise(advert, now, seconds, held, ended):
             self._changed(shard, found)
         answer = Standing(self.epoch, found.root(advert.layout), found.roster.struck(advert.worker))
-        standing = found.roster.find(advert.worker, now)
-        if standing is not None:
+        if found.lines and (standing := found.roster.find(advert.worker, now)) is not None:
             self._turn(shard, found, now).serve(standing)
         return answer
 

@@ -50,7 +50,7 @@ class Turn:
     def serve(self, source: Standing, before: str = "") -> bool:
         """Grant ``source`` to those in line whom it suits, those before ``before`` only; whether to anybody."""
         shard, served = self._shard, False
-        if source.layout in shard.conflicts:
+        if not source.usable or source.layout in shard.conflicts:
             return False
         for place in shard.lines.ahead(source.layout, before, self._now):
             if not (source.usable and self._grants and self._looks):
