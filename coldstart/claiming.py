@@ -140,12 +140,9 @@ class Claiming:
         if transfer is None or transfer.source is None or station.bus is None:
             return None
         source, transfer.source = transfer.source, None
+        # With the release: whoever gets the slot next must find it free at the source, too.
         done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
-        try:  # before the release: whoever gets the slot must find it free at the source, too
-            await station.bus.send(station.key, source.inbox, done, station.nonce())
-        except BusError as error:
-            logger().warning("source not told of the end", source=source.worker, error=str(error))
-        return await station.bus.release(station.key, source.worker, transfer.ident)
+        return await station.bus.release(station.key, source.worker, transfer.ident, done)
 
     async def strike(self, effect: effects.Strike) -> None:
         """Warn the others of a source that gave us wrong bytes, and the source itself. Raises BusError."""

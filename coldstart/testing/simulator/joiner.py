@@ -133,7 +133,7 @@ class JoinerHands:
         else:
             early.append(event)
 
-    def send(self, inbox: str, message: Accept | Done, nonce: str) -> None:
+    def send(self, inbox: str, message: Accept, nonce: str) -> None:
         """Post a letter; nobody waits for it."""
         store, body = self.world.store, encode(message)
         store.tell(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce))
@@ -152,30 +152,25 @@ class JoinerHands:
     def _release(
         self, attempt: int, outcome: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
     ) -> None:
-        transfer, store = self.transfers.get(attempt), self.world.store
+        transfer = self.transfers.get(attempt)
         if transfer is None or transfer.source is None:
             done(None)
             return
         source, transfer.source = transfer.source, None
-        ident = transfer.ident
-
-        def release(answer: object) -> None:
-            self.give_back(source.worker, ident, done, failed)
-
-        body = encode(Done(transfer=ident, outcome=outcome[:512]))
-        store.call(
-            self.process,
-            lambda: store.ledger.send(SHARD, source.inbox, body, f"{ident}.done"),
-            release,
-            release,
-        )
+        letter = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
+        self.give_back(source, transfer.ident, letter, done, failed)
 
     def give_back(
-        self, source: str, transfer: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
+        self,
+        source: Advert,
+        transfer: str,
+        letter: bytes,
+        done: Callable[[Advert | None], None],
+        failed: Callable[[str], None],
     ) -> None:
         """The slot is free for others."""
         store = self.world.store
-        store.call(self.process, lambda: store.ledger.release(SHARD, source, transfer), done, failed)
+        store.call(self.process, lambda: store.ledger.release(SHARD, source.worker, transfer, letter), done, failed)
 
     def strike(self, effect: effects.Strike) -> None:
         store, source = self.world.store, effect.source
