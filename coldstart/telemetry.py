@@ -20,6 +20,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from coldstart.effects import CloseGrant, OpenOffer
+from coldstart.events import PullEnded
+from coldstart.links.rates import Floors, Passage, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import Failed, Handshaking, Journey, Loading, Phase, State
 from coldstart.runner import Entry
@@ -69,10 +71,11 @@ def _ids(span: Span) -> Mapping[str, object]:
 
 
 class JoinerTrace:
-    """Observes a joiner: root, attempt and phase spans, and a log line for each change."""
+    """Observes a joiner: root, attempt and phase spans, and a log line for each change and each slow link."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, floors: Floors | None = None) -> None:
         self._names = {"worker": worker}
+        self._floors = floors or Floors()
         self._root = _tracer().start_span("coldstart", attributes={"coldstart.worker": worker})
         self._phase: Span | None = None
         self._attempt: Span | None = None
@@ -106,6 +109,11 @@ class JoinerTrace:
     def __call__(self, entry: Entry[State]) -> None:
         before, after = phase_of(entry.before), phase_of(entry.after)
         journey = entry.after.journey
+        match entry.event:
+            case PullEnded(passage=passage) if passage is not None:
+                self._note_passage(passage)
+            case _:
+                pass
         if journey.attempt != self._number:
             self._next_attempt(entry.after)
         if before is not after or journey.attempt != entry.before.journey.attempt:
@@ -166,6 +174,24 @@ class JoinerTrace:
             **self._names,
             **_ids(self._phase or self._root),
         )
+
+    def _note_passage(self, passage: Passage) -> None:
+        """On the span of the transfer, which is still open; a floor that was missed is also on the root."""
+        span = self._phase or self._attempt or self._root
+        attributes: dict[str, str | float] = {
+            "coldstart.transport": passage.transport,
+            "coldstart.transfer.bytes": passage.moved.nbytes,
+            "coldstart.transfer.bytes_per_second": passage.moved.rate,
+            "coldstart.link.origin": passage.origin,
+        }
+        if passage.route:
+            attributes["coldstart.route"] = passage.route
+        if passage.link > 0:
+            attributes |= {"coldstart.link.bytes_per_second": passage.link, "coldstart.link.share": passage.share}
+        span.set_attributes(attributes)
+        for words in shortfalls(passage, self._floors):
+            self._root.add_event("slow link", {"coldstart.reason": words})
+            self._log.warning("slow link", reason=words, **self._names, **_ids(span))
 
     def _note_detours(self, journey: Journey) -> None:
         for reason in journey.detours[self._detours :]:

@@ -20,17 +20,17 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside"),
-    ("identity", "plan"),
+    ("identity", "plan", "links.__init__", "links.rates"),
     ("ports", "messages", "config"),
     ("events", "registry", "headers"),
-    ("effects", "checkpoint", "landing"),
+    ("effects", "checkpoint", "landing", "links.meter", "links.files"),
     ("phases.*", "source"),
     ("machine", "runner"),
     ("bus.*", "transports.*", "kernels", "csfp1"),
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths"),
+    ("mail", "truths", "links.memory"),
     ("claiming", "lending"),
     ("joining",),
     ("node",),
@@ -46,7 +46,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
-    "bus.ledger", "bus.roster", "bus.leases",
+    "links.rates", "bus.ledger", "bus.roster", "bus.leases",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
