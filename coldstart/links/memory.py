@@ -77,12 +77,16 @@ class Links:
         while True:
             await self._learnt.wait()
             self._learnt = anyio.Event()
-            while self._unsaved:
-                path, rate = self._unsaved.popitem()
-                try:
-                    await anyio.to_thread.run_sync(files.save, directory, path, rate, abandon_on_cancel=True)
-                except (OSError, files.Trouble) as error:
-                    _complain(f"{directory}: {error}")
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is not written yet; a disk that refuses is logged."""
+        while self._unsaved and self._directory is not None:
+            path, rate = self._unsaved.popitem()
+            try:
+                await anyio.to_thread.run_sync(files.save, self._directory, path, rate, abandon_on_cancel=True)
+            except (OSError, files.Trouble) as error:
+                _complain(f"{self._directory}: {error}")
 
     # ----------------------------------------------------------------------------- what is known
 
