@@ -158,7 +158,8 @@ class Joining:
 
         async with beside(partial(self._claiming.show_life, effect)):
             ended = await self._land(effect.attempt, effect.chunks, move, truth, transport, meter)
-        passage = self._links.learn(effect.source, effect.transport, ended.route, meter)
+        sound = not ended.reason and not meter.doubted
+        passage = self._links.learn(effect.source, effect.transport, ended.route, meter, sound=sound)
         self.post(msgspec.structs.replace(ended, passage=passage))
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
@@ -177,7 +178,7 @@ class Joining:
 
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
-            self.post(await self._land(effect.attempt, chunks, move, truth, None))
+            self.post(await self._land(effect.attempt, chunks, move, truth, None, Meter()))
 
     async def _known_truth(self, effect: effects.ReadStorage) -> Truth | None:
         """The truth that the machine named; for memory that was filled by others, any that is published."""
@@ -195,7 +196,7 @@ class Joining:
         move: Callable[[Landed], Awaitable[None]],
         truth: Truth | None,
         transport: Transport | None,
-        meter: Meter | None = None,
+        meter: Meter,
     ) -> events.PullEnded:
         """Move bytes and verify chunks side by side; returns how it ended."""
         broken: list[str] = []
@@ -208,13 +209,13 @@ class Joining:
             if attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
                 self._digests[chunk] = digest
             if truth is not None and truth.digest(chunk) != digest:
+                meter.doubted = True
                 self.post(events.ChunkCorrupted(attempt, chunk))
             else:
                 self.post(events.ChunkVerified(attempt, chunk))
 
         async def verify() -> None:
-            if meter is not None:
-                await meter.probed()
+            await meter.probed()
             try:
                 await landing.verify()
             except Exception as error:  # a digester may raise anything
@@ -232,8 +233,7 @@ class Joining:
                     scope.cancel()
                 reason = await _outcome(move, landing.landed)
             del self._scopes[attempt]
-            if meter is not None:
-                meter.end()
+            meter.end()
             await landing.settle()
         reason = broken[0] if broken else reason
         quiet = transport is None or transport.traits.abortable or not scope.cancelled_caught

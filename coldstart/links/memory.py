@@ -125,13 +125,17 @@ class Links:
         known = any((path.there, path.remote, path.transport) == way for path, _ in self._known())
         return Meter(probing=self._directory is not None and not known)
 
-    def learn(self, source: Advert, transport: str, route: str, meter: Meter) -> Passage:
-        """What a pull that has ended was like; the best of it is kept."""
+    def learn(self, source: Advert, transport: str, route: str, meter: Meter, *, sound: bool = True) -> Passage:
+        """What a pull that has ended was like; the best of it is kept if it was ``sound``.
+
+        A transport may say that bytes have landed which never came, or break off; what it seemed to give must not
+        make it the preferred one for a week.
+        """
         path, now = Path(self._here, self._device, source.host, source.device, transport, route), self._clock()
         known = self._rates.get(path)
         known = known if known is not None and is_fresh(known, now) else None
         probed, pulled = _rate(meter.probe, "probe", now), _rate(meter.moved, "transfer", now)
-        link = best(best(known, probed), pulled)
+        link = best(best(known, probed), pulled) if sound else known
         if link is None:
             return Passage(source.worker, transport, route, meter.moved)
         if link is not known and all(len(name) <= MAX_NAME for name in msgspec.structs.astuple(path)):

@@ -38,6 +38,8 @@ class Meter:
         self._probing = probing
         self.probe = Moved()
         """What the probe has seen, once it is over."""
+        self.doubted = False
+        """Whether some of what landed was wrong: then nobody knows what really came over the link."""
 
     def counting(self, landed: Landed) -> Landed:
         """``landed``, and each span counted first; any thread may call it."""

@@ -13,9 +13,9 @@ from coldstart.links.memory import Links
 from coldstart.links.rates import Path, Rate
 from coldstart.plan import Limits
 from coldstart.ports import Landed, Memory
-from coldstart.testing.harness import FakeStorage, Fleet, Member, fleet
+from coldstart.testing.harness import FakeStorage, Fleet, Member, Wrap, fleet
 from coldstart.testing.memories import layout_of
-from coldstart.testing.transports import LoopbackTransport
+from coldstart.testing.transports import Breaking, Corrupting, LoopbackTransport, Lying
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 LAYOUT = layout_of(16 << 20, chunk_bytes=1 << 20)
@@ -37,12 +37,16 @@ def links(**rates: float) -> Links:
 
 
 def start(
-    workers: Fleet, name: str, known: Links | None = None, second: type[LoopbackTransport] = LoopbackTransport
+    workers: Fleet,
+    name: str,
+    known: Links | None = None,
+    second: type[LoopbackTransport] = LoopbackTransport,
+    wrap: Wrap = lambda inner: inner,
 ) -> Member:
-    """A worker with two transports: ``loopback``, and ``other`` after it."""
+    """A worker with two transports: ``loopback``, wrapped, and ``other`` after it."""
     other = second(workers.hub, LAYOUT.nbytes, LAYOUT.chunk_bytes, name="other")
     storage = FakeStorage(workers.weights(LAYOUT))
-    return workers.start(name, layout=LAYOUT, storage=storage, others={"other": other}, links=known)
+    return workers.start(name, layout=LAYOUT, storage=storage, transport=wrap, others={"other": other}, links=known)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,24 @@ async def test_what_is_known_of_another_host_decides_nothing_here() -> None:
         await start(workers, "a").lends()
         report = await start(workers, "b", Links(None, "cpu", elsewhere, here="me")).ready()
         assert report.transport == "loopback"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Lying, lambda inner: Corrupting(inner, 0), lambda inner: Breaking(inner, LAYOUT.nbytes // 2)],
+    ids=["it lies", "it corrupts", "it breaks off"],
+)
+async def test_what_cannot_be_trusted_is_not_remembered_as_quick(fault: Wrap) -> None:
+    """Not even if it seemed to be: the next start would prefer it."""
+    async with fleet(LIMITS) as workers:
+        await start(workers, "a").lends()
+        known = links()
+        b = start(workers, "b", known, wrap=fault)
+        assert (await b.ready()).verified
+        assert "loopback" not in known.to(HOST)
+        c = start(workers, "c", known)
+        assert (await c.ready()).transport == "loopback"
+        assert "loopback" in known.to(HOST)
 
 
 class Refusing(LoopbackTransport):

@@ -139,6 +139,16 @@ async def test_a_pull_of_a_few_bytes_teaches_nothing(tmp_path: File) -> None:
     assert known.to("10.0.0.7") == {}
 
 
+async def test_a_pull_that_broke_off_or_brought_wrong_bytes_teaches_nothing(tmp_path: File) -> None:
+    known = links(tmp_path, engine=1e6)
+    meter = await pulled(known.meter(advert(), "tcp"), (0.1, 1), (0.1, 100))
+    passage = known.learn(advert(), "tcp", "", meter, sound=False)
+    assert (passage.link, passage.origin, passage.moved.nbytes) == (0.0, "none", 100 * MIB)
+    assert known.to("10.0.0.7").keys() == {"engine"}
+    passage = known.learn(advert(), "engine", "", meter, sound=False)
+    assert (passage.link, passage.origin) == (1e6, "probe")
+
+
 async def test_names_without_end_are_not_remembered(tmp_path: File) -> None:
     known = links(tmp_path)
     passage = known.learn(advert("x" * 5000), "tcp", "", await pulled(Meter(), (0.1, 1), (1.0, 100)))
