@@ -90,25 +90,24 @@ class Links:
 
     # ----------------------------------------------------------------------------- what is known
 
-    def to(self, there: str) -> Mapping[str, Rate]:
-        """The best known rate of each transport from the host ``there``, over any device and route of it."""
-        found: dict[str, Rate] = {}
+    def hosts(self) -> Mapping[str, Mapping[str, Rate]]:
+        """By host, the best known rate of each transport from there, over any device and route of it."""
+        found: dict[str, dict[str, Rate]] = {}
         for path, rate in self._known():
-            if path.there == there and best(found.get(path.transport), rate) is rate:
-                found[path.transport] = rate
+            rates = found.setdefault(path.there, {})
+            if best(rates.get(path.transport), rate) is rate:
+                rates[path.transport] = rate
         return found
 
     def favours(self, order: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         """The hosts from which another order of transports is wanted than ``order``, and which."""
-        measured: dict[str, float] = {}
-        for path, rate in self._known():
-            measured[path.there] = max(measured.get(path.there, 0.0), rate.at)
-        wanted: dict[str, tuple[str, ...]] = {}
-        for host in sorted(measured, key=lambda host: -measured[host]):
-            mine = preferred(order, {name: rate.bytes_per_second for name, rate in self.to(host).items()})
-            if mine != tuple(order) and len(wanted) < MAX_FAVOURS:
-                wanted[host] = mine
-        return wanted
+        found: list[tuple[float, str, tuple[str, ...]]] = []
+        for host, rates in self.hosts().items():
+            wanted = preferred(order, {name: rate.bytes_per_second for name, rate in rates.items()})
+            if wanted != tuple(order):
+                found.append((max(rate.at for rate in rates.values()), host, wanted))
+        found.sort(reverse=True)
+        return {host: wanted for _, host, wanted in found[:MAX_FAVOURS]}
 
     def _known(self) -> Iterator[tuple[Path, Rate]]:
         """What is to be believed of the ways to here."""

@@ -89,10 +89,10 @@ async def test_what_cannot_be_trusted_is_not_remembered_as_quick(fault: Wrap) ->
         known = links()
         b = start(workers, "b", known, wrap=fault)
         assert (await b.ready()).verified
-        assert "loopback" not in known.to(HOST)
+        assert "loopback" not in known.hosts().get(HOST, {})
         c = start(workers, "c", known)
         assert (await c.ready()).transport == "loopback"
-        assert "loopback" in known.to(HOST)
+        assert "loopback" in known.hosts().get(HOST, {})
 
 
 class Refusing(LoopbackTransport):
