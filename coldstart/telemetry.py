@@ -110,7 +110,7 @@ class JoinerTrace:
         before, after = phase_of(entry.before), phase_of(entry.after)
         journey = entry.after.journey
         match entry.event:
-            case PullEnded(passage=passage) if passage is not None:
+            case PullEnded(attempt=attempt, passage=passage) if passage is not None and attempt == self._number:
                 self._note_passage(passage)
             case _:
                 pass

@@ -269,6 +269,7 @@ class Fleet:
         peer_seconds: float = PEER_SECONDS,
         others: Mapping[str, Transport] | None = None,
         links: Links | None = None,
+        ordered: bool = False,
     ) -> Member:
         """Start a worker.
 
@@ -280,6 +281,7 @@ class Fleet:
             peer_seconds: how long its pull of everything takes.
             others: transports that it has besides, less preferred.
             links: what it knows of the links to others.
+            ordered: whether the order of its transports is the operator's.
         """
         own: Bus = MemoryBus(self.store)
         bus = None if no_bus else bus or own
@@ -311,7 +313,7 @@ class Fleet:
             SHARD,
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
-            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links),
+            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
             Policy(limits or self._limits, slots),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),

@@ -15,8 +15,11 @@ from coldstart.cli.checks import paths, wires
 from coldstart.cli.checks.check import Check
 from coldstart.cli.checks.paths import View, Way
 from coldstart.cli.checks.wires import Interface, Nvml, Port, Wire
+from coldstart.config import Settings
+from coldstart.errors import PluginUnavailable, UnknownPlugin
 from coldstart.links.rates import Path, Rate
-from coldstart.ports import Link, Traits
+from coldstart.ports import Link, Traits, TransportSettings
+from coldstart.skeletons import machine_facts
 from coldstart.skeletons.machine_facts import Gpu, TorchFacts
 
 NOW = 1_700_000_000.0
@@ -102,13 +105,12 @@ def test_what_a_gpu_is_missing_is_named_with_what_to_do() -> None:
     wrong = "transfer-engine (mooncake-transfer-engine-non-cuda 0.3.13) cannot reach cuda:0 memory"
     ways = (
         *TCP,
-        Way("nccl", "cpu", None, "no transport is called 'nccl'", "pip install it"),
-        Way("nccl", "cuda", None, "no transport is called 'nccl'", "pip install it"),
+        Way("nccl", "cuda", None, "not installed", "pip install it"),
         Way("transfer-engine", "cpu", traits("tcp", "cpu")),
         Way("transfer-engine", "cuda", None, wrong, "install mooncake-transfer-engine-cuda13"),
     )
     checks = found(change(PAIR, ways=ways))
-    assert (checks["path nccl"].status, checks["path nccl"].advice) == ("warn", "pip install it")
+    assert checks["path nccl"] == Check("path nccl", "warn", "cuda: not installed", "pip install it")
     assert checks["path transfer-engine"].status == "ok", "it moves host memory"
     assert f"not more: cuda: {wrong}" in checks["path transfer-engine"].finding
     assert checks["path transfer-engine"].advice == "install mooncake-transfer-engine-cuda13"
@@ -133,6 +135,47 @@ def test_remembered_rates_are_told_with_their_age_and_old_ones_are_not() -> None
     assert "; 236 GB/s from 10.0.0.8 cuda:1 to cuda:0 (probe, 2 h ago)" in checks["path nccl"].finding
     assert checks["path nccl"].advice == ""
     assert "not measured" in checks["path tcp"].finding
+
+
+async def test_what_is_gathered_here_names_what_gpus_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every transport is opened for every kind of memory, and closed again, whatever it does."""
+    opened: list[str] = []
+    closed: list[str] = []
+
+    class Factory:
+        def open(self, settings: TransportSettings) -> Factory:
+            if settings.device != "cpu":
+                raise PluginUnavailable("cannot reach it", advice="another wheel")
+            opened.append(settings.device)
+            return self
+
+        traits = traits("tcp", "cpu")
+
+        async def aclose(self) -> None:
+            closed.append("cpu")
+
+    def transport(name: str) -> Factory:
+        if name == "broken":
+            raise RuntimeError("boom")
+        if name != "engine":
+            raise UnknownPlugin(f"no transport is called {name!r}", advice="installed are: engine")
+        return Factory()
+
+    monkeypatch.setattr(paths.registry, "transport", transport)
+    monkeypatch.setattr(machine_facts, "torch_facts", lambda: gpus(()))
+    said: list[str] = []
+    view = await paths.gather(Settings(cache="none"), HOST, ("engine", "broken"), said.append)
+    assert [(way.transport, way.kind, way.obstacle) for way in view.ways] == [
+        ("engine", "cpu", ""),
+        ("engine", "cuda", "cannot reach it"),
+        ("broken", "cpu", "RuntimeError: boom"),
+        ("broken", "cuda", "RuntimeError: boom"),
+        ("nccl", "cuda", "not installed"),
+        ("transfer-engine", "cuda", "not installed"),
+    ]
+    assert "pip install" in view.ways[-1].advice
+    assert (opened, closed, said) == (["cpu"], ["cpu"], [])
+    assert found(view)["path broken"].status == "warn"
 
 
 # -------------------------------------------------------------------------------------- the facts

@@ -42,11 +42,21 @@ def start(
     known: Links | None = None,
     second: type[LoopbackTransport] = LoopbackTransport,
     wrap: Wrap = lambda inner: inner,
+    *,
+    ordered: bool = False,
 ) -> Member:
     """A worker with two transports: ``loopback``, wrapped, and ``other`` after it."""
     other = second(workers.hub, LAYOUT.nbytes, LAYOUT.chunk_bytes, name="other")
     storage = FakeStorage(workers.weights(LAYOUT))
-    return workers.start(name, layout=LAYOUT, storage=storage, transport=wrap, others={"other": other}, links=known)
+    return workers.start(
+        name,
+        layout=LAYOUT,
+        storage=storage,
+        transport=wrap,
+        others={"other": other},
+        links=known,
+        ordered=ordered,
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,13 @@ async def test_the_quicker_one_is_used(rates: Mapping[str, float], used: str) ->
         await start(workers, "a").lends()
         report = await start(workers, "b", links(**rates)).ready()
         assert (report.path, report.transport) == ("peer", used)
+
+
+async def test_the_operators_order_stands_whatever_was_measured() -> None:
+    async with fleet(LIMITS) as workers:
+        await start(workers, "a").lends()
+        report = await start(workers, "b", links(loopback=1e9, other=2e9), ordered=True).ready()
+        assert report.transport == "loopback"
 
 
 async def test_what_is_known_of_another_host_decides_nothing_here() -> None:

@@ -20,7 +20,7 @@ from coldstart.cli.checks.check import Check, in_daemon_thread, in_words, ok, wa
 from coldstart.cli.checks.wires import Interface, Nvml, Port, Wire
 from coldstart.cli.output import age
 from coldstart.config import Settings
-from coldstart.errors import ColdstartError
+from coldstart.errors import ColdstartError, UnknownPlugin
 from coldstart.links import files
 from coldstart.links.rates import Path, Rate, is_fresh
 from coldstart.ports import Traits, Transport, TransportSettings
@@ -79,7 +79,10 @@ async def gather(settings: Settings, host: str, usable: Sequence[str], complain:
             wires.nvml([gpu.uuid for gpu in torch.gpus]) if torch.gpus else Nvml(),
             tuple(wires.rdma_ports()),
             tuple(wires.interfaces()),
-            tuple(_way(name, device, host, opened) for name in (*usable, *missing) for device in kinds),
+            (
+                *(_way(name, device, host, opened) for name in usable for device in kinds),
+                *(_way(name, "cuda:0", host, opened) for name in missing),
+            ),
             files.load(directory, complain) if directory is not None else {},
             host,
             time.time(),
@@ -99,6 +102,8 @@ def _way(name: str, device: str, host: str, opened: list[Transport]) -> Way:
         transport = registry.transport(name).open(TransportSettings(host=host, device=device))
         opened.append(transport)
         return Way(name, kind, transport.traits)
+    except UnknownPlugin:
+        return Way(name, kind, None, "not installed", GPU_TRANSPORTS.get(name, LOOK))
     except ColdstartError as error:
         return Way(name, kind, None, error.what, error.advice or GPU_TRANSPORTS.get(name, LOOK))
     except Exception as error:  # a plugin may raise anything
