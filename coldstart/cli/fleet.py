@@ -25,7 +25,7 @@ from coldstart.report import Progress, Report
 
 MAX_LINE = 64 * 1024 * 1024
 END_SECONDS = 5.0
-KEPT = ("transports", "warn_gbps", "warn_share", "cache")
+KEPT = ("transports", "warn_gbps", "warn_share")
 """Settings of the operator's that hold here; the rest is for workers of their own."""
 
 
