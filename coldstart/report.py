@@ -24,7 +24,7 @@ from coldstart.events import (
     TruthUnpublished,
 )
 from coldstart.layout import Layout
-from coldstart.links.rates import Floors, Moved, Origin, Passage, shortfalls
+from coldstart.links.rates import Floors, Moved, Origin, Passage, joined, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import (
     STORAGE,
@@ -254,7 +254,8 @@ class Recorder:
         peer = sum(payload_of(self._layout, origins[origin]) for origin in peers)
         phase = phase_of(state) if state else Phase.IDLE
         moving = self._phases.get("transfer" if peer else "fallback", 0.0)
-        passage = max(self._passages, key=lambda each: each.moved.nbytes, default=Passage("", "", "", Moved()))
+        passages = joined(self._passages)
+        passage = max(passages, key=lambda each: each.moved.nbytes, default=Passage("", "", "", Moved()))
         return Report(
             worker=self._worker,
             shard=self._shard,
@@ -280,7 +281,7 @@ class Recorder:
             timeline=tuple(self._timeline),
             detours=journey.detours if journey else (),
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
-            warnings=tuple(words for each in self._passages for words in shortfalls(each, self._floors)),
+            warnings=tuple(words for each in passages for words in shortfalls(each, self._floors)),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
         )

@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from coldstart.effects import CloseGrant, OpenOffer
 from coldstart.events import PullEnded
-from coldstart.links.rates import Floors, Passage, shortfalls
+from coldstart.links.rates import Floors, Passage, joined, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import Failed, Handshaking, Journey, Loading, Phase, State
 from coldstart.runner import Entry
@@ -76,6 +76,7 @@ class JoinerTrace:
     def __init__(self, worker: str, floors: Floors | None = None) -> None:
         self._names = {"worker": worker}
         self._floors = floors or Floors()
+        self._passages: list[Passage] = []
         self._root = _tracer().start_span("coldstart", attributes={"coldstart.worker": worker})
         self._phase: Span | None = None
         self._attempt: Span | None = None
@@ -176,22 +177,28 @@ class JoinerTrace:
         )
 
     def _note_passage(self, passage: Passage) -> None:
-        """On the span of the transfer, which is still open; a floor that was missed is also on the root."""
-        span = self._phase or self._attempt or self._root
+        """On the span of the transfer, which is still open: all that came this way so far."""
+        self._passages.append(passage)
+        way = (passage.source, passage.transport, passage.route)
+        (whole,) = joined(each for each in self._passages if (each.source, each.transport, each.route) == way)
         attributes: dict[str, str | float] = {
-            "coldstart.transport": passage.transport,
-            "coldstart.transfer.bytes": passage.moved.nbytes,
-            "coldstart.transfer.bytes_per_second": passage.moved.rate,
-            "coldstart.link.origin": passage.origin,
+            "coldstart.transport": whole.transport,
+            "coldstart.transfer.bytes": whole.moved.nbytes,
+            "coldstart.transfer.bytes_per_second": whole.moved.rate,
+            "coldstart.link.origin": whole.origin,
         }
-        if passage.route:
-            attributes["coldstart.route"] = passage.route
-        if passage.link > 0:
-            attributes |= {"coldstart.link.bytes_per_second": passage.link, "coldstart.link.share": passage.share}
-        span.set_attributes(attributes)
-        for words in shortfalls(passage, self._floors):
+        if whole.route:
+            attributes["coldstart.route"] = whole.route
+        if whole.link > 0:
+            attributes |= {"coldstart.link.bytes_per_second": whole.link, "coldstart.link.share": whole.share}
+        (self._phase or self._attempt or self._root).set_attributes(attributes)
+
+    def _warn(self) -> None:
+        """Of every floor that was missed, once."""
+        passages, self._passages = self._passages, []
+        for words in (words for each in joined(passages) for words in shortfalls(each, self._floors)):
             self._root.add_event("slow link", {"coldstart.reason": words})
-            self._log.warning("slow link", reason=words, **self._names, **_ids(span))
+            self._log.warning("slow link", reason=words, **self._names, **_ids(self._root))
 
     def _note_detours(self, journey: Journey) -> None:
         for reason in journey.detours[self._detours :]:
@@ -202,6 +209,7 @@ class JoinerTrace:
     def _end(self, state: State) -> None:
         self._close_phase()
         self._close_attempt("ok")
+        self._warn()
         if not self._root.is_recording():
             return
         origins = {origin: len(chunks) for origin, chunks in state.journey.origins}

@@ -8,7 +8,7 @@ Rates are in bytes per second, ages and moments in seconds; GB/s are 10^9 bytes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -103,6 +103,19 @@ def preferred(order: Sequence[str], rates: Mapping[str, float]) -> tuple[str, ..
     """
     measured = iter(sorted((name for name in order if name in rates), key=lambda name: -rates[name]))
     return tuple([next(measured) if name in rates else name for name in order])
+
+
+def joined(passages: Iterable[Passage]) -> tuple[Passage, ...]:
+    """One passage for each way from each source, whatever number of pulls it took."""
+    ways: dict[tuple[str, str, str], Passage] = {}
+    for each in passages:
+        way = (each.source, each.transport, each.route)
+        before = ways.get(way, each)
+        if before is not each:
+            moved = Moved(before.moved.nbytes + each.moved.nbytes, before.moved.seconds + each.moved.seconds)
+            each = msgspec.structs.replace(each if each.link >= before.link else before, moved=moved)
+        ways[way] = each
+    return tuple(ways.values())
 
 
 def shortfalls(passage: Passage, floors: Floors) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from coldstart.links.rates import (
     Rate,
     best,
     is_fresh,
+    joined,
     preferred,
     shortfalls,
 )
@@ -63,6 +64,18 @@ def test_a_few_bytes_say_nothing_of_a_link() -> None:
 
 def passage(gbps: float, link: float = 0.0, route: str = "") -> Passage:
     return Passage("a", "tcp", route, Moved(10**9, 1 / gbps), link * 1e9, "probe" if link else "none")
+
+
+def test_many_pulls_over_one_way_are_one_passage() -> None:
+    first = Passage("a", "tcp", "", Moved(100, 1.0), 1e9, "probe", 5.0)
+    second = Passage("a", "tcp", "", Moved(300, 1.0), 2e9, "transfer")
+    slower = Passage("a", "tcp", "", Moved(200, 8.0), 1e9, "probe", 9.0)
+    other = Passage("b", "tcp", "", Moved(1, 1.0))
+    assert joined([first, other, second, slower]) == (
+        Passage("a", "tcp", "", Moved(600, 10.0), 2e9, "transfer"),
+        other,
+    )
+    assert joined([]) == ()
 
 
 def test_floors_are_warned_of_in_words() -> None:
