@@ -7,7 +7,7 @@ events for the joiner's machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import anyio
@@ -44,13 +44,19 @@ class Claiming:
     Args:
         transports: names of ours, in order of preference.
         carrier: the current trace context, for the source.
+        favours: which other order is wanted from some hosts.
     """
 
     def __init__(
-        self, station: Station, truths: Truths, transports: tuple[str, ...], carrier: Callable[[], str]
+        self,
+        station: Station,
+        truths: Truths,
+        transports: tuple[str, ...],
+        carrier: Callable[[], str],
+        favours: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
     ) -> None:
         self._station, self._truths = station, truths
-        self._transports, self._carrier = transports, carrier
+        self._transports, self._carrier, self._favours = transports, carrier, favours
         self._transfers: dict[int, _Transfer] = {}
         self._leading = False
         self.post: Callable[[Event], None] = lambda event: None
@@ -93,6 +99,7 @@ class Claiming:
             layout=self._station.lineage,
             transports=transports,
             trace=self._carrier(),
+            favours=dict(self._favours()),
         )
 
     async def _event_of(self, outcome: ClaimOutcome, attempt: int, transfer: _Transfer) -> Event:

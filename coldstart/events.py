@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from coldstart.links.rates import Passage
 from coldstart.plan import Chunks
 from coldstart.ports import Advert, Skip
 
@@ -163,12 +164,13 @@ class PullEnded(AttemptEvent, frozen=True):
     """A pull or a storage read returned and all its digests are reported.
 
     ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
-    ``route`` is what carried the bytes, where the transport can tell.
+    ``route`` is what carried the bytes, where the transport can tell; ``passage`` how fast they came from a peer.
     """
 
     reason: str = ""
     quiet: bool = True
     route: str = ""
+    passage: Passage | None = None
 
 
 class MemoryReplaced(AttemptEvent, frozen=True):

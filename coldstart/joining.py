@@ -25,6 +25,8 @@ from coldstart.events import Event
 from coldstart.identity import Truth
 from coldstart.landing import Landing
 from coldstart.layout import Span
+from coldstart.links.memory import Links
+from coldstart.links.meter import Meter
 from coldstart.plan import Chunks, spans_of
 from coldstart.ports import Digester, Landed, Memory, Routing, Transport
 from coldstart.telemetry import logger
@@ -70,17 +72,23 @@ class Joining:
         target: what is to be filled.
         claiming, truths: its dealings over the bus.
         transports: those that can serve this device, in order of preference.
+        links: how fast each was, from whom.
 
     ``post`` queues an event for the joiner's machine, ``post_to_source`` for the source's; both are
     set by whoever connects the parts.
     """
 
     def __init__(
-        self, target: Target, claiming: Claiming, truths: Truths, transports: Mapping[str, Transport]
+        self,
+        target: Target,
+        claiming: Claiming,
+        truths: Truths,
+        transports: Mapping[str, Transport],
+        links: Links,
     ) -> None:
         self._target = target
         self._claiming, self._truths = claiming, truths
-        self._transports = transports
+        self._transports, self._links = transports, links
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
         self._abandoned: set[int] = set()
@@ -143,12 +151,16 @@ class Joining:
             what = f"{effect.source.worker} offers {effect.transport}, which we do not have"
             raise TransportError(what, reason="offer")
         spans = spans_of(self._target.memory.layout, effect.chunks)
+        meter = self._links.meter(effect.source, effect.transport)
 
         async def move(landed: Landed) -> None:
-            await transport.pull(effect.ticket, spans, self._target.memory, landed)
+            await transport.pull(effect.ticket, spans, self._target.memory, meter.counting(landed))
 
         async with beside(partial(self._claiming.show_life, effect)):
-            await self._land(effect.attempt, effect.chunks, move, truth, transport)
+            ended = await self._land(effect.attempt, effect.chunks, move, truth, transport, meter)
+        sound = not ended.reason and not meter.doubted
+        passage = self._links.learn(effect.source, effect.transport, ended.route, meter, sound=sound)
+        self.post(msgspec.structs.replace(ended, passage=passage))
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
         target, truth = self._target, None
@@ -166,7 +178,7 @@ class Joining:
 
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
-            await self._land(effect.attempt, chunks, move, truth, None)
+            self.post(await self._land(effect.attempt, chunks, move, truth, None, Meter()))
 
     async def _known_truth(self, effect: effects.ReadStorage) -> Truth | None:
         """The truth that the machine named; for memory that was filled by others, any that is published."""
@@ -184,8 +196,9 @@ class Joining:
         move: Callable[[Landed], Awaitable[None]],
         truth: Truth | None,
         transport: Transport | None,
-    ) -> None:
-        """Move bytes and verify chunks side by side; ends with exactly one PullEnded."""
+        meter: Meter,
+    ) -> events.PullEnded:
+        """Move bytes and verify chunks side by side; returns how it ended."""
         broken: list[str] = []
 
         def on_bytes(nbytes: int) -> None:
@@ -196,11 +209,13 @@ class Joining:
             if attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
                 self._digests[chunk] = digest
             if truth is not None and truth.digest(chunk) != digest:
+                meter.doubted = True
                 self.post(events.ChunkCorrupted(attempt, chunk))
             else:
                 self.post(events.ChunkVerified(attempt, chunk))
 
         async def verify() -> None:
+            await meter.probed()
             try:
                 await landing.verify()
             except Exception as error:  # a digester may raise anything
@@ -218,11 +233,12 @@ class Joining:
                     scope.cancel()
                 reason = await _outcome(move, landing.landed)
             del self._scopes[attempt]
+            meter.end()
             await landing.settle()
         reason = broken[0] if broken else reason
         quiet = transport is None or transport.traits.abortable or not scope.cancelled_caught
         route = transport.route if isinstance(transport, Routing) else ""
-        self.post(events.PullEnded(attempt, reason, quiet, route))
+        return events.PullEnded(attempt, reason, quiet, route)
 
     def _abandon(self, attempt: int) -> None:
         self._abandoned.add(attempt)

@@ -135,7 +135,7 @@ class Lending:
                         fence,
                         message.number,
                         message.layout,
-                        message.transports,
+                        _wanted(message, self._host),
                         message.trace,
                     )
                 )
@@ -255,3 +255,9 @@ class Lending:
     async def _send(self, inbox: str, message: Offer | Refusal) -> None:
         if self._station.bus is not None:
             await self._station.bus.send(self._station.key, inbox, encode(message), self._station.nonce())
+
+
+def _wanted(hello: Hello, host: str) -> tuple[str, ...]:
+    """The joiner's transports in the order that it wants them in from ``host``."""
+    favoured = [name for name in hello.favours.get(host, ()) if name in hello.transports]
+    return tuple(dict.fromkeys((*favoured, *hello.transports)))

@@ -26,6 +26,8 @@ MAX_TICKET_BYTES = 16 * 1024
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,32}\Z")]
 Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,64}\Z")]
+Host = Annotated[str, msgspec.Meta(max_length=256)]
+Favour = Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)]
 Words = Annotated[str, msgspec.Meta(max_length=512)]
 Ticket = Annotated[bytes, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
 
@@ -45,6 +47,8 @@ class Hello(Message, frozen=True, tag="hello"):
     layout: Hex
     transports: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)]
     trace: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    favours: Annotated[dict[Host, Favour], msgspec.Meta(max_length=32)] = {}
+    """Where the joiner wants another order of transports, by the host that the source's advert names."""
 
 
 class Offer(Message, frozen=True, tag="offer"):

@@ -8,6 +8,7 @@ same connections hold in a process with sockets and in a test without (``wiring.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from random import Random
 from secrets import SystemRandom
 from typing import Any
@@ -31,6 +32,7 @@ from coldstart.identity import Shard, lineage
 from coldstart.joining import Joining, Target
 from coldstart.journal import Journal
 from coldstart.lending import Lending
+from coldstart.links.memory import Links
 from coldstart.mail import Mail
 from coldstart.phases.states import State
 from coldstart.plan import Limits
@@ -50,12 +52,16 @@ class Means(msgspec.Struct, frozen=True):
         bus: None when there is no coordination; ``no_bus`` says why.
         transports: those that can serve the target's device, in order of preference.
         host: the address that the advert shows.
+        links: what is known of the links to others; None: nothing, and nothing is remembered.
+        ordered: whether the order of ``transports`` is the operator's, which no rate changes.
     """
 
     bus: Bus | None
     transports: Mapping[str, Transport]
     host: str
     no_bus: str = ""
+    links: Links | None = None
+    ordered: bool = False
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -96,8 +102,10 @@ class Node:
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
         storage = target.storage
         self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
-        self._claiming = Claiming(station, truths, names, carrier)
-        self._joining = Joining(target, self._claiming, truths, means.transports)
+        links = means.links or Links(None, target.memory.device)
+        favours = dict if means.ordered else partial(links.favours, names)
+        self._claiming = Claiming(station, truths, names, carrier, favours)
+        self._joining = Joining(target, self._claiming, truths, means.transports, links)
         self._lending = Lending(
             station,
             target.memory,
@@ -118,7 +126,7 @@ class Node:
         )
         self._claiming.post = self._joining.post = self._lending.post_to_joiner = self.joiner.post
         self._lending.post = self._joining.post_to_source = self.source.post
-        self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run)
+        self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run, links.run)
         if means.bus is not None and journal is not None:
             self.parts += (self._mail(means.bus, station).run, journal.run)
 

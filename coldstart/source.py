@@ -81,7 +81,7 @@ class Terms(msgspec.Struct, frozen=True):
     Args:
         layout: lineage of the weights that are lent.
         slots: grants at one time.
-        transports: names, in order of preference.
+        transports: names.
         lease: life of the advert; renewed three times as often.
         accept: an offer that is not accepted within this is taken back.
         grant: an accepted grant without a sign of life for so long is closed.
@@ -207,10 +207,13 @@ def weights_damaged(source: Source, event: events.WeightsDamaged) -> Move:
 
 
 def hello_received(source: Source, event: events.HelloReceived) -> Move:
-    """Give a grant, or say why not. A repeated hello changes nothing."""
+    """Give a grant, or say why not. A repeated hello changes nothing.
+
+    Among the transports that we lend over the joiner's order decides: it knows how fast each was.
+    """
     if source.grantee(event.transfer) is not None:
         return source, ()
-    transport = next((name for name in source.terms.transports if name in event.transports), "")
+    transport = next((name for name in event.transports if name in source.terms.transports), "")
     if reason := _objection(source, event, transport):
         return source, (SendRefusal(event.transfer, event.joiner, event.number, reason),)
     grant = Grantee(event.transfer, event.joiner, transport, event.number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 import anyio
+import msgspec
 import pytest
 
 from coldstart import effects, events
@@ -18,7 +19,7 @@ from coldstart.plan import Limits
 from coldstart.ports import Advert, Cursor, Grant, Memory
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import LAYOUT, LINEAGE, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
-from coldstart.testing.transports import Delayed, Wrapped
+from coldstart.testing.transports import Delayed, LoopbackTransport, Wrapped
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 TERMS = Terms(LINEAGE, 2, ("loopback",))
@@ -130,6 +131,26 @@ async def test_a_hello_is_answered_with_its_number_plus_one() -> None:
         assert isinstance(offer, Offer)
         assert (offer.transfer, offer.answer, offer.transport) == ("t1", 42, "loopback")
         assert offer.ticket in workers.hub.offers
+
+
+@pytest.mark.parametrize(
+    ("favours", "given"),
+    [
+        ({}, "loopback"),
+        ({"127.0.0.1": ("other", "loopback")}, "other"),
+        ({"127.0.0.1": ("other",)}, "other"),
+        ({"127.0.0.1": ("unknown", "loopback")}, "loopback"),
+        ({"10.0.0.7": ("other", "loopback")}, "loopback"),
+    ],
+)
+async def test_a_joiner_may_want_another_order_from_this_host(favours: dict[str, tuple[str, ...]], given: str) -> None:
+    async with fleet() as workers:
+        a = workers.start("a", others={"other": LoopbackTransport(workers.hub, name="other")})
+        await a.lends()
+        await say(workers, a, msgspec.structs.replace(HELLO, transports=("loopback", "other"), favours=favours))
+        (offer,) = await answers(workers, "stranger.1")
+        assert isinstance(offer, Offer)
+        assert offer.transport == given
 
 
 async def test_a_refusal_too() -> None:

@@ -192,12 +192,17 @@ def test_a_drain_always_ends(seed: int) -> None:
 # -------------------------------------------------------------------------------------- the rules
 
 
-def test_a_hello_is_answered_with_an_offer_over_the_best_common_transport() -> None:
-    source, asked = after(OPEN, hello(transports=("tcp", "fast")))
-    assert effects.OpenOffer("t1", "t1.joiner", 1, "fast", "") in asked
-    assert Arm(Timer.GRANT, TERMS.accept, "t1") in asked
-    _, asked = after(source, events.OfferOpened("t1", b"ticket"))
-    assert asked == (effects.SendOffer("t1", "t1.joiner", "fast", b"ticket", 7, 1),)
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(("tcp", "fast"), "tcp"), (("fast", "tcp"), "fast"), (("unknown", "tcp"), "tcp"), (("fast",), "fast")],
+)
+def test_a_hello_is_answered_with_an_offer_over_what_the_joiner_wants_most(asked: tuple[str, ...], given: str) -> None:
+    """The joiner knows how fast each was; but what the source does not lend over is not to be had."""
+    source, follows = after(OPEN, hello(transports=asked))
+    assert effects.OpenOffer("t1", "t1.joiner", 1, given, "") in follows
+    assert Arm(Timer.GRANT, TERMS.accept, "t1") in follows
+    _, follows = after(source, events.OfferOpened("t1", b"ticket"))
+    assert follows == (effects.SendOffer("t1", "t1.joiner", given, b"ticket", 7, 1),)
 
 
 def test_a_repeated_hello_changes_nothing() -> None:

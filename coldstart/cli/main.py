@@ -132,11 +132,21 @@ def plugins(json: Json = False) -> None:
 
 
 @app.command()
-def doctor(redis: Redis = None, json: Json = False) -> None:
-    """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do."""
+def doctor(
+    redis: Redis = None,
+    links: Annotated[
+        str,
+        typer.Option("--links", metavar="PEER", help="Measure every transport to this worker, or to one on this host."),
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do.
+
+    Also what its GPUs, RDMA devices and network cards can do, how fast each link was, and why not more.
+    """
     from coldstart.cli import doctor as module
 
-    module.run(redis, json=json)
+    module.run(redis, links, json=json)
     _be_heard()
 
 

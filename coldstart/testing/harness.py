@@ -27,6 +27,7 @@ from coldstart.events import Advertised
 from coldstart.identity import ModelVersion, Shard, lineage
 from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
+from coldstart.links.memory import Links
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
@@ -266,6 +267,9 @@ class Fleet:
         replace_memory: Callable[[Sequence[Span]], None] | None = None,
         on_enter: Mapping[type[State], Callable[[], None]] | None = None,
         peer_seconds: float = PEER_SECONDS,
+        others: Mapping[str, Transport] | None = None,
+        links: Links | None = None,
+        ordered: bool = False,
     ) -> Member:
         """Start a worker.
 
@@ -275,6 +279,9 @@ class Fleet:
             no_bus: why it has none.
             on_enter: called when its joiner enters one of these states, before the effects.
             peer_seconds: how long its pull of everything takes.
+            others: transports that it has besides, less preferred.
+            links: what it knows of the links to others.
+            ordered: whether the order of its transports is the operator's.
         """
         own: Bus = MemoryBus(self.store)
         bus = None if no_bus else bus or own
@@ -306,7 +313,7 @@ class Fleet:
             SHARD,
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
-            Means(bus, {wrapped.name: wrapped}, "127.0.0.1", no_bus),
+            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
             Policy(limits or self._limits, slots),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),
