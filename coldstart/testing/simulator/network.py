@@ -30,7 +30,7 @@ class Lane:
 class Flow:
     """A way for bytes through ``lanes``. It takes part in them only while it brings something."""
 
-    __slots__ = ("_args", "_call", "_due", "_heap", "_left", "_since", "lanes", "rate")
+    __slots__ = ("_args", "_call", "_due", "_heap", "_left", "_since", "_ticks", "lanes", "rate")
 
     def __init__(self, heap: Heap, *lanes: Lane) -> None:
         self._heap = heap
@@ -39,7 +39,8 @@ class Flow:
         """Bytes per second; 0 while it takes no part."""
         self._left = 0.0
         self._since = 0.0
-        self._due = math.inf
+        self._due = self._ticks = math.inf
+        """When its bytes will have come at this rate, and when that is looked at next."""
         self._call: Callable[..., object] | None = None
         self._args: tuple[object, ...] = ()
 
@@ -82,11 +83,21 @@ class Flow:
             self._expect()
 
     def _expect(self) -> None:
+        """Look when it has come. Where it only got slower, the look on its way looks again: that costs nothing now."""
         self._due = due = self._since + max(self._left, 0.0) / self.rate
-        self._heap.at(due, self._come, due)
+        if due < self._ticks:
+            self._ticks = due
+            self._heap.at(due, self._come, due)
 
-    def _come(self, due: float) -> None:
-        if due != self._due or self._call is None:  # the rate has changed since, or nobody waits any more
+    def _come(self, look: float) -> None:
+        if look != self._ticks:  # it got quicker since, and was looked at earlier
+            return
+        self._ticks = math.inf
+        if self._call is None:
+            return
+        if self._due > look:
+            self._ticks = self._due
+            self._heap.at(self._due, self._come, self._due)
             return
         call, self._call, self._due = self._call, None, math.inf
         call(*self._args)
