@@ -23,6 +23,7 @@ import msgspec
 from benchmarks.fleet.cases import Failed, Rollouts, Store, kernel
 from benchmarks.fleet.network import NotAllowed, network
 from benchmarks.fleet.results import Case, Result, table, verdicts
+from benchmarks.fleet.undisturbed import undisturbed
 from coldstart import __version__
 from coldstart.cli.bench_room import MIB, need_room, write_checkpoint
 from coldstart.cli.simulate import cores
@@ -67,7 +68,9 @@ def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
         place.mkdir(exist_ok=True)
         need_room(place, nbytes, arenas=many + 1, processes=many + 1)
         made = resources.enter_context(network(many + 1, asked.mbit))
-        store = resources.enter_context(closing(Store(made, place)))
+        with undisturbed():
+            store = resources.enter_context(closing(Store(made, place)))
+        store.ready()
         rollouts = Rollouts(made, store, write_checkpoint(place / "model", nbytes), place, settings, storage)
         cases: list[Case] = []
         for workers, holders in ((1, 1), (many, 1), (1, 0), (many, 0)):
@@ -85,7 +88,7 @@ def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
             mbit=asked.mbit,
             storage=storage,
             settings=settings,
-            cases=cases,
+            cases=tuple(cases),
         )
 
 

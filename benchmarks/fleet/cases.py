@@ -22,6 +22,7 @@ import redis
 
 from benchmarks.fleet.network import STORE, Network, inside
 from benchmarks.fleet.results import Case, Start
+from benchmarks.fleet.undisturbed import undisturbed
 from benchmarks.fleet.worker import Task
 from coldstart.bus.embedded import _binary
 from coldstart.bus.redis import RedisBus
@@ -59,11 +60,10 @@ class Store:
         command = inside(network.store, str(_binary()), *options, "--unixsocket", str(self.socket))
         with (place / "store.log").open("wb") as log:
             self.process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, start_new_session=True)
-        try:
-            _until(self._answers, READY_SECONDS, "the store to answer", self.process)
-        except BaseException:
-            self.close()
-            raise
+
+    def ready(self) -> None:
+        """Wait until it answers."""
+        _until(self._answers, READY_SECONDS, "the store to answer", self.process)
 
     @property
     def version(self) -> str:
@@ -193,7 +193,7 @@ class Rollouts:
             assert line.report is not None
             starts.append(Start(process.name, line.at - began, line.report))
         commands = {command: after[command] - before[command] for command in COUNTED}
-        return Case(name, workers, holders, starts, commands)
+        return Case(name, workers, holders, tuple(starts), commands)
 
     @contextmanager
     def _processes(self, place: Path, count: int) -> Iterator[Sequence[Process]]:
@@ -202,8 +202,9 @@ class Rollouts:
             for number in range(count):
                 asked = Asked(str(self._checkpoint), "tensors", f"w{number}", json=True, verbose=1)
                 settings = {**self._settings, "redis": self._store.url, "namespace": place.name}
-                processes.append(Process(self._network, number, Task(asked, settings, self._storage), place))
-                resources.callback(processes[-1].close)
+                with undisturbed():
+                    processes.append(Process(self._network, number, Task(asked, settings, self._storage), place))
+                    resources.callback(processes[-1].close)
             try:
                 yield processes
             finally:

@@ -5,7 +5,7 @@ Decides what is shown of it; it must not know how it was measured (``joiners.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -35,7 +35,7 @@ class Coordination(msgspec.Struct, frozen=True, kw_only=True):
     paths: Mapping[str, int]
     most_slots_at_a_source: int
     most_slots_in_the_store: int
-    exceeded: Sequence[str]
+    exceeded: tuple[str, ...]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +46,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     cpus: int
     date: str
-    cases: Sequence[Coordination]
-    bars: Sequence[Bar]
+    cases: tuple[Coordination, ...]
+    bars: tuple[Bar, ...]
 
 
 def table(result: Result) -> str:

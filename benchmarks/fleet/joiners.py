@@ -11,6 +11,7 @@ whoever has been served must serve the next. All share this process and its one 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import platform
 import resource
@@ -32,6 +33,7 @@ from coldstart.bus.redis import RedisBus
 from coldstart.cli.bench_results import at_most, figure
 from coldstart.phases.states import Phase, State
 from coldstart.plan import Limits
+from coldstart.ports import Bus
 from coldstart.runner import Entry
 from coldstart.source import Source
 from coldstart.testing.harness import SHARD, FakeStorage, Fleet, Member, fleet
@@ -43,12 +45,10 @@ MOST_CALLS = 8
 LOOK = 0.02
 """Seconds between two looks at the store's slots."""
 DEADLINE = 300.0
-COUNTED = (
-    "claim", "release", "lead", "advertise", "withdraw", "strike", "publish_truth", "fetch_truth", "send", "record",
-    "adverts", "listen",
-)  # fmt: skip
-"""Operations of a bus that go to the store. ``listen`` may wait there; an advert takes two round trips."""
-
+COUNTED = tuple(
+    name for name, member in vars(Bus).items() if inspect.iscoroutinefunction(member) and name != "aclose"
+)
+"""Operations of a bus, all of which go to the store. ``listen`` may wait there; an advert takes two round trips."""
 BESIDE = ("listen", "record")
 """Mail, which has a connection of its own, and the journal, which nobody waits for."""
 
@@ -192,7 +192,7 @@ def _found(
         paths=Counter(joiner.member.report.path for joiner in started),
         most_slots_at_a_source=watched.at_sources,
         most_slots_in_the_store=watched.in_store,
-        exceeded=watched.exceeded,
+        exceeded=tuple(watched.exceeded),
     )
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+from benchmarks.fleet.undisturbed import undisturbed
 
 STORE = "10.204.0.1"
 BURST = 256 * 1024
@@ -65,14 +67,16 @@ def network(workers: int, mbit: float) -> Iterator[Network]:
     made = Network(f"csf{os.getpid()}", workers)
     try:
         try:
-            _build(made, mbit)
+            with undisturbed():
+                _build(made, mbit)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, "stderr", "") or str(error)
             raise NotAllowed(f"shaped network namespaces cannot be made here: {reason.strip()}") from error
         yield made
     finally:
-        for name in made.names:
-            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
+        with undisturbed(), suppress(OSError):  # where there is no such command, nothing was built
+            for name in made.names:
+                subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
 
 
 def _build(made: Network, mbit: float) -> None:

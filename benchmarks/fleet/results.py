@@ -35,7 +35,7 @@ class Case(msgspec.Struct, frozen=True):
     name: str
     workers: int
     holders: int
-    starts: Sequence[Start]
+    starts: tuple[Start, ...]
     commands: Mapping[str, int]
 
     @property
@@ -68,7 +68,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     mbit: float
     storage: float
     settings: Mapping[str, str]
-    cases: Sequence[Case]
+    cases: tuple[Case, ...]
 
     def ratio(self, many: str, one: str) -> float:
         """The last of ``many`` over the last of ``one``; raises KeyError without such cases."""

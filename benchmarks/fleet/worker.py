@@ -53,7 +53,8 @@ class Held(tensors.TensorsSkeleton):
         for name in BEFOREHAND:
             import_module(name)
         os.write(sys.stdout.fileno(), HELD)
-        sys.stdin.readline()
+        if not sys.stdin.readline():  # whoever started it is gone
+            os._exit(1)
 
 
 class HeldFactory(tensors.Factory):

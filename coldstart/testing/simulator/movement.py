@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PART_SECONDS = 0.4
 """Landed bytes are told of at least so often."""
+SHARED_PART_SECONDS = 1.0
+"""The same over shared links, where as many events as bytes are slow would be very many; half of the stall clock."""
 LATENCY = 0.0005
 """Seconds until a closed connection is noticed, or a cancelled pull has ended."""
 WRITES_LATE = 8.0
@@ -60,7 +62,7 @@ class Movement:
         """Bring the next part of the present chunk; the last one completes it."""
         nbytes, flow = self.world.scenario.chunk_bytes, self._flow
         seconds = self.seconds(nbytes) if flow is None else nbytes * self.drag() / flow.enter()
-        parts = math.ceil(seconds / PART_SECONDS) or 1
+        parts = math.ceil(seconds / (PART_SECONDS if flow is None else SHARED_PART_SECONDS)) or 1
         if part >= parts:  # it has become faster meanwhile
             part = parts - 1
         if flow is None:
