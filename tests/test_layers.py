@@ -234,7 +234,8 @@ def test_the_facade_imports_nothing_of_ours_before_it_is_asked() -> None:
 def test_the_package_does_not_import_its_tests_support(module: str) -> None:
     """But for the commands that play the simulator, which need no more than the simulator gives."""
     support = {each.target for each in imports(path_of(module)) if each.target.startswith("coldstart.testing")}
-    assert support <= ({"coldstart.testing.simulator"} if module.startswith(("cli.simulate", "cli.bench_fleet")) else set())
+    plays = module.startswith(("cli.simulate", "cli.bench_fleet"))
+    assert support <= ({"coldstart.testing.simulator"} if plays else set())
 
 
 def _plugin_files(part: str) -> list[Path]:

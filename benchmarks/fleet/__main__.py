@@ -7,6 +7,7 @@ be made: then it says why. Ctrl-C and SIGTERM take everything down.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import signal
 import sys
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
     """One and all, from a holder and from storage."""
     nbytes, storage = asked.mib * MIB, (asked.storage_mbit or asked.mbit) * 1e6 / 8
-    many = asked.workers
+    many, load = asked.workers, os.getloadavg()[0]
     with ExitStack() as resources:
         place = Path(asked.keep or resources.enter_context(tempfile.TemporaryDirectory(prefix="coldstart-fleet-")))
         place.mkdir(exist_ok=True)
@@ -82,6 +83,7 @@ def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
             python=platform.python_version(),
             kernel=kernel(),
             cpus=cores(),
+            load=round(load, 1),
             store=store.version,
             date=datetime.now(UTC).date().isoformat(),
             nbytes=nbytes,

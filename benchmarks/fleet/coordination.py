@@ -39,12 +39,13 @@ class Coordination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run."""
+    """The whole run; ``load`` is the machine's in the minute before."""
 
     version: str
     python: str
     store: str
     cpus: int
+    load: float
     date: str
     cases: tuple[Coordination, ...]
     bars: tuple[Bar, ...]
@@ -53,7 +54,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def table(result: Result) -> str:
     """Everything, in Markdown."""
     rows = [
-        f"{result.cpus} CPUs, {result.store}, Python {result.python}, coldstart {result.version}, {result.date}",
+        f"{result.cpus} CPUs with a load of {result.load:.1f} before, {result.store}, "
+        f"Python {result.python}, coldstart {result.version}, {result.date}",
         "",
         "| case | joiners | sources x slots | DISCOVER p50 / p99 ms | HANDSHAKE p50 / p99 ms | both p99 ms "
         "| all serve s | claims | claims/s | calls of one | calls of all per start | paths | most slots in use |",
@@ -69,10 +71,9 @@ def table(result: Result) -> str:
         )
     rows.append("")
     rows.extend(f"{case.name}, calls of one: {_counts(case.by_operation)}" for case in result.cases)
-    rows.extend(
-        f"{'met' if bar.met else 'MISSED'}: {bar.what}: {bar.value:g} {bar.unit}, at most {bar.limit:g}"
-        for bar in result.bars
-    )
+    for bar in result.bars:
+        word, found = "met" if bar.met else "MISSED", f"{bar.value:g} {bar.unit}".strip()
+        rows.append(f"{word}: {bar.what}: {found}, at most {bar.limit:g}")
     return "\n".join(rows)
 
 

@@ -198,6 +198,7 @@ def _found(
 
 async def measure(joiners: int, patience: float) -> Result:
     """One alone, then all at once in each way."""
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cs") as directory:
         async with embedded(Path(directory) / "store") as url:
             single = await coordination("single", url, joiners=1, sources=1, slots=2, patience=patience)
@@ -215,6 +216,7 @@ async def measure(joiners: int, patience: float) -> Result:
         python=platform.python_version(),
         store=f"{store.product} {store.version}",
         cpus=len(os.sched_getaffinity(0)),
+        load=round(load, 1),
         date=datetime.now(UTC).date().isoformat(),
         cases=cases,
         bars=(

@@ -56,12 +56,16 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run. ``mbit`` is 10^6 bits per second of each link, ``storage`` bytes per second of one read."""
+    """The whole run. ``mbit`` is 10^6 bits per second of each link, ``storage`` bytes per second of one read.
+
+    ``load`` is the machine's in the minute before: others may use its cores, too.
+    """
 
     version: str
     python: str
     kernel: str
     cpus: int
+    load: float
     store: str
     date: str
     nbytes: int
@@ -80,7 +84,8 @@ def table(result: Result) -> str:
     """Everything, in Markdown."""
     rows = [
         f"{result.nbytes / 1e6:.0f} MB over links of {result.mbit:g} Mbit/s each way; one storage read has "
-        f"{result.storage * 8 / 1e6:g} Mbit/s; {result.cpus} CPUs, Linux {result.kernel}, {result.store}, "
+        f"{result.storage * 8 / 1e6:g} Mbit/s; {result.cpus} CPUs with a load of {result.load:.1f} before, "
+        f"Linux {result.kernel}, {result.store}, "
         f"Python {result.python}, coldstart {result.version}, {result.date}",
         "",
         "| case | median s | all serve s | times one | storage reads | paths | scripts | blocking reads |",

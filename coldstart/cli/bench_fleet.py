@@ -12,6 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -152,6 +153,7 @@ def measure(asked: Asked, note: Note) -> Result:
         command=asked.command(),
         version=__version__,
         python=platform.python_version(),
+        date=datetime.now(UTC).date().isoformat(),
         one=one,
         rows=rows,
         bars=bars(rows, single.most_calls),

@@ -77,6 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     version: str
     python: str
+    date: str
     one: Rollout
     rows: Sequence[Row]
     bars: Sequence[Bar]

@@ -34,8 +34,8 @@ def report(way: Way, *, stored: int = 0) -> Report:
 
 def result(*cases: Case) -> Result:
     return Result(
-        version="1", python="3", kernel="6", cpus=2, store="valkey 9", date="2026-01-01", nbytes=10**8, mbit=200.0,
-        storage=25e6, settings={}, cases=cases,
+        version="1", python="3", kernel="6", cpus=2, load=0.1, store="valkey 9", date="2026-01-01", nbytes=10**8,
+        mbit=200.0, storage=25e6, settings={}, cases=cases,
     )  # fmt: skip
 
 
