@@ -4,6 +4,7 @@
     python -m benchmarks.fleet.joiners [--joiners 500] [--json FILE]      # coordination alone
 
 To read it: ``network`` (a namespace and a shaped link for each worker), ``worker`` (what runs in one),
-``cases`` (who starts when, and what is timed), ``results`` (what came out), ``__main__`` (what is asked for).
+``cases`` (who starts when, and what is timed), ``predicted`` (what the
+simulator says of it), ``results`` (what came out), ``__main__`` (what is asked for).
 ``joiners`` is by itself: hundreds of cold starts as coroutines against one store.
 """

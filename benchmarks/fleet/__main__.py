@@ -23,9 +23,10 @@ import msgspec
 
 from benchmarks.fleet.cases import Failed, Rollouts, Store, kernel
 from benchmarks.fleet.network import NotAllowed, network
+from benchmarks.fleet.predicted import predicted
 from benchmarks.fleet.results import Case, Result, table, verdicts
 from benchmarks.fleet.undisturbed import undisturbed
-from coldstart import __version__
+from coldstart import __version__, config
 from coldstart.cli.bench_room import MIB, need_room, write_checkpoint
 from coldstart.cli.simulate import cores
 from coldstart.errors import ColdstartError
@@ -62,8 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
     """One and all, from a holder and from storage."""
-    nbytes, storage = asked.mib * MIB, (asked.storage_mbit or asked.mbit) * 1e6 / 8
-    many, load = asked.workers, os.getloadavg()[0]
+    nbytes, link, storage = asked.mib * MIB, asked.mbit * 1e6 / 8, (asked.storage_mbit or asked.mbit) * 1e6 / 8
+    many, load, chosen = asked.workers, os.getloadavg()[0], config.load(settings)
     with ExitStack() as resources:
         place = Path(asked.keep or resources.enter_context(tempfile.TemporaryDirectory(prefix="coldstart-fleet-")))
         place.mkdir(exist_ok=True)
@@ -77,7 +78,8 @@ def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
         for workers, holders in ((1, 1), (many, 1), (1, 0), (many, 0)):
             name = f"{workers} from {'a holder' if holders else 'storage'}"
             print(f"{name} ...", file=sys.stderr, flush=True)
-            cases.append(rollouts.play(name, workers=workers, holders=holders))
+            seconds = predicted(workers, holders, nbytes=nbytes, link=link, storage=storage, settings=chosen)
+            cases.append(rollouts.play(name, workers=workers, holders=holders, predicted=seconds))
         return Result(
             version=__version__,
             python=platform.python_version(),

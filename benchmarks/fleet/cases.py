@@ -167,7 +167,7 @@ class Rollouts:
         self._checkpoint, self._place = checkpoint, place
         self._settings, self._storage = settings, storage
 
-    def play(self, name: str, *, workers: int, holders: int) -> Case:
+    def play(self, name: str, *, workers: int, holders: int, predicted: float) -> Case:
         """Start ``holders`` first, then ``workers`` at one signal, and wait until all serve.
 
         Raises:
@@ -193,7 +193,7 @@ class Rollouts:
             assert line.report is not None
             starts.append(Start(process.name, line.at - began, line.report))
         commands = {command: after[command] - before[command] for command in COUNTED}
-        return Case(name, workers, holders, tuple(starts), commands)
+        return Case(name, workers, holders, round(predicted, 3), tuple(starts), commands)
 
     @contextmanager
     def _processes(self, place: Path, count: int) -> Iterator[Sequence[Process]]:

@@ -28,13 +28,15 @@ class Start(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True):
     """Workers that were released at one signal.
 
-    ``holders`` served before it. ``commands`` are the store's own counts between the signal and the last
-    SERVE, of scripts called and of blocking reads; those of the holders are in it.
+    ``holders`` served before it; ``predicted`` is when all of them serve by the simulator's word.
+    ``commands`` are the store's own counts between the signal and the last SERVE, of scripts called and of
+    blocking reads; those of the holders are in it.
     """
 
     name: str
     workers: int
     holders: int
+    predicted: float
     starts: tuple[Start, ...]
     commands: Mapping[str, int]
 
@@ -74,11 +76,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str]
     cases: tuple[Case, ...]
 
-    def ratio(self, many: str, one: str) -> float:
-        """The last of ``many`` over the last of ``one``; raises KeyError without such cases."""
-        found = {case.name: case for case in self.cases}
-        return found[many].last / found[one].last
-
 
 def table(result: Result) -> str:
     """Everything, in Markdown."""
@@ -88,16 +85,17 @@ def table(result: Result) -> str:
         f"Linux {result.kernel}, {result.store}, "
         f"Python {result.python}, coldstart {result.version}, {result.date}",
         "",
-        "| case | median s | all serve s | times one | storage reads | paths | scripts | blocking reads |",
-        "|---|---|---|---|---|---|---|---|",
+        "| case | median s | all serve s | simulated s | times one | storage reads | paths | scripts "
+        "| blocking reads |",
+        "|---|---:|---:|---:|---:|---:|---|---:|---:|",
     ]
     first = {case.holders: case.last for case in reversed(result.cases) if case.workers == 1}
     for case in result.cases:
         paths = ", ".join(f"{path} {count}" for path, count in sorted(case.paths.items()))
         times = f"{case.last / first[case.holders]:.2f}" if case.holders in first else ""
         rows.append(
-            f"| {case.name} | {case.median:.2f} | {case.last:.2f} | {times} | {case.storage_reads} | {paths} "
-            f"| {case.commands.get('evalsha', 0)} | {case.commands.get('xread', 0)} |"
+            f"| {case.name} | {case.median:.2f} | {case.last:.2f} | {case.predicted:.2f} | {times} "
+            f"| {case.storage_reads} | {paths} | {case.commands.get('evalsha', 0)} | {case.commands.get('xread', 0)} |"
         )
     return "\n".join(rows)
 

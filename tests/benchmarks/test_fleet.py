@@ -41,7 +41,7 @@ def result(*cases: Case) -> Result:
 
 def case(name: str, workers: int, holders: int, *seconds: float) -> Case:
     starts = [Start(f"w{number}", moment, report("peer")) for number, moment in enumerate(seconds)]
-    return Case(name, workers, holders, tuple(starts), {"evalsha": 7, "xread": 3})
+    return Case(name, workers, holders, 5.0, tuple(starts), {"evalsha": 7, "xread": 3})
 
 
 def test_the_last_of_many_is_held_against_the_one_that_began_alike() -> None:
@@ -56,13 +56,13 @@ def test_the_last_of_many_is_held_against_the_one_that_began_alike() -> None:
         "MISSED: 2 from storage: 3.00 times one alone, at most 1.4",
     ]
     rows = table(found).splitlines()
-    assert "| 2 from a holder | 4.65 | 5.20 | 1.30 | 0 | peer 2 | 7 | 3 |" in rows
+    assert "| 2 from a holder | 4.65 | 5.20 | 5.00 | 1.30 | 0 | peer 2 | 7 | 3 |" in rows
     assert msgspec.json.decode(msgspec.json.encode(found), type=Result) == found
 
 
 def test_a_storage_read_is_counted_whatever_else_a_worker_had() -> None:
     starts = (Start("a", 1.0, report("mixed", stored=3)), Start("b", 1.0, report("peer")))
-    assert Case("x", 2, 1, starts, {}).storage_reads == 1
+    assert Case("x", 2, 1, 5.0, starts, {}).storage_reads == 1
 
 
 def test_where_no_network_may_be_made_it_says_why(
@@ -102,6 +102,7 @@ def test_a_small_rollout_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert all(start.report.verified for start in each.starts)
         assert each.last >= 0.8 * link  # what a burst lets through at once is not waited for
         assert each.commands["evalsha"] > 0
+        assert each.predicted >= 0.9 * link
     assert [each.storage_reads for each in found.cases] == [0, 0, 1, 1]
     assert {path.name for path in kept.glob("2-from-a-holder/*.jsonl")} == {"w0.jsonl", "w1.jsonl", "w2.jsonl"}
     assert namespaces() == before
