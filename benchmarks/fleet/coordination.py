@@ -15,8 +15,9 @@ from coldstart.cli.bench_results import Bar, Figure
 class Coordination(msgspec.Struct, frozen=True, kw_only=True):
     """One way to begin. Figures of phases are in milliseconds, waiting for a slot included.
 
-    ``calls`` are a joiner's own until it serves, by operation and for each; ``fleet_calls`` those of all
-    workers for each joiner, until the last one serves.
+    ``cpu_seconds`` are this process's, which plays everybody, ``store_seconds`` the store's. ``calls`` are a
+    joiner's own until it serves, by operation and for each; ``fleet_calls`` those of all workers for each
+    joiner, until the last one serves.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Coordination(msgspec.Struct, frozen=True, kw_only=True):
     handshake: Figure
     both: Figure
     seconds: float
+    cpu_seconds: float
+    store_seconds: float
     claims_per_second: float
     claims: int
     calls: Figure
@@ -58,15 +61,16 @@ def table(result: Result) -> str:
         f"Python {result.python}, coldstart {result.version}, {result.date}",
         "",
         "| case | joiners | sources x slots | DISCOVER p50 / p99 ms | HANDSHAKE p50 / p99 ms | both p99 ms "
-        "| all serve s | claims | claims/s | calls of one | calls of all per start | paths | most slots in use |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| all serve s | CPU s, store's | claims | claims/s | calls of one | calls of all per start | paths "
+        "| most slots in use |",
+        "|---|---:|---|---|---|---:|---:|---|---:|---:|---:|---:|---|---|",
     ]
     for case in result.cases:
         paths = ", ".join(f"{path} {count}" for path, count in sorted(case.paths.items()))
         rows.append(
             f"| {case.name} | {case.joiners} | {case.sources} x {case.slots} | {_both(case.discover)} "
-            f"| {_both(case.handshake)} | {p99(case.both):g} | {case.seconds:g} | {case.claims} "
-            f"| {case.claims_per_second:g} | {case.calls.median:g} | {case.fleet_calls:g} | {paths} "
+            f"| {_both(case.handshake)} | {p99(case.both):g} | {case.seconds:g} "
+            f"| {case.cpu_seconds:g}, {case.store_seconds:g} | {case.claims} | {case.claims_per_second:g} | {case.calls.median:g} | {case.fleet_calls:g} | {paths} "
             f"| {case.most_slots_at_a_source} at a source, {case.most_slots_in_the_store} in the store |"
         )
     rows.append("")

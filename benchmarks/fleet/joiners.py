@@ -17,6 +17,7 @@ import platform
 import resource
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import redis
 
 from benchmarks.fleet.coordination import Coordination, Result, p99, table
 from coldstart import __version__
@@ -42,8 +44,8 @@ from coldstart.testing.memories import layout_of
 LAYOUT = layout_of(4096)
 BAR_SECONDS = 2.0
 MOST_CALLS = 8
-LOOK = 0.02
-"""Seconds between two looks at the store's slots."""
+LOOK = 0.5
+"""Seconds between two looks at the store's slots: hundreds of adverts, which must not be what is measured."""
 DEADLINE = 300.0
 COUNTED = tuple(
     name for name, member in vars(Bus).items() if inspect.iscoroutinefunction(member) and name != "aclose"
@@ -133,7 +135,7 @@ async def coordination(name: str, url: str, *, joiners: int, sources: int, slots
         for number, bus in enumerate(buses[:sources]):
             watched.expect(f"s{number}", slots)
             await _start(workers, f"s{number}", bus, slots).lends()
-        before, began = _calls(buses), anyio.current_time()
+        before, began, cpu, store = _calls(buses), anyio.current_time(), time.process_time(), _store_cpu(url)
         started = [_Joiner(_start(workers, f"j{n}", bus, 2), bus) for n, bus in enumerate(buses[sources:])]
         async with anyio.create_task_group() as watching:
             watching.start_soon(watched.watch, observer)
@@ -142,8 +144,9 @@ async def coordination(name: str, url: str, *, joiners: int, sources: int, slots
                     for joiner in started:
                         tasks.start_soon(joiner.serve)
             watching.cancel_scope.cancel()
-        seconds, asked = anyio.current_time() - began, _calls(buses) - before
-        return _found(name, started, asked, seconds, watched, sources, slots)
+            seconds, asked = anyio.current_time() - began, _calls(buses) - before
+            busy = time.process_time() - cpu, _store_cpu(url) - store
+        return _found(name, started, asked, seconds, busy, watched, sources, slots)
 
 
 async def _connected(url: str, namespace: str, resources: AsyncExitStack) -> CountedBus:
@@ -159,6 +162,13 @@ def _start(workers: Fleet, name: str, bus: CountedBus, slots: int) -> Member:
     return workers.start(name, layout=LAYOUT, storage=storage, bus=bus, slots=slots, peer_seconds=0.001)
 
 
+def _store_cpu(url: str) -> float:
+    """CPU seconds that the store has used so far."""
+    with redis.Redis.from_url(url) as client:
+        used = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
 def _calls(buses: Sequence[CountedBus]) -> Counter[str]:
     calls: Counter[str] = Counter()
     for bus in buses:
@@ -167,7 +177,14 @@ def _calls(buses: Sequence[CountedBus]) -> Counter[str]:
 
 
 def _found(
-    name: str, started: Sequence[_Joiner], asked: Counter[str], seconds: float, watched: Slots, sources: int, slots: int
+    name: str,
+    started: Sequence[_Joiner],
+    asked: Counter[str],
+    seconds: float,
+    busy: tuple[float, float],
+    watched: Slots,
+    sources: int,
+    slots: int,
 ) -> Coordination:
     joiners = len(started)
     discover = [joiner.phase(Phase.DISCOVER) * 1000 for joiner in started]
@@ -184,6 +201,8 @@ def _found(
         handshake=figure("ms", handshake),
         both=figure("ms", [one + other for one, other in zip(discover, handshake, strict=True)]),
         seconds=round(seconds, 3),
+        cpu_seconds=round(busy[0], 3),
+        store_seconds=round(busy[1], 3),
         claims_per_second=round(asked["claim"] / seconds, 1),
         claims=asked["claim"],
         calls=figure("", [sum(joiner.calls.values()) for joiner in started]),
