@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from coldstart import effects, events
 from coldstart.plan import Chunks
 from coldstart.testing.simulator.memory import Content, Truth
+from coldstart.testing.simulator.network import Flow
 
 if TYPE_CHECKING:
     from coldstart.testing.simulator.process import Process
 
 PART_SECONDS = 0.4
 """Landed bytes are told of at least so often."""
+SHARED_PART_SECONDS = 1.0
+"""The same over shared links, where as many events as bytes are slow would be very many; half of the stall clock."""
 LATENCY = 0.0005
 """Seconds until a closed connection is noticed, or a cancelled pull has ended."""
 WRITES_LATE = 8.0
@@ -34,6 +37,7 @@ class Movement:
         self.world = joiner.world
         self.landed = 0
         self.ended = False
+        self._flow: Flow | None = None
         self._chunk = -1
         self.memory: Content = joiner.memory
         self._chunks: Iterator[int] = iter(chunks)
@@ -56,12 +60,15 @@ class Movement:
 
     def _part(self, part: int) -> None:
         """Bring the next part of the present chunk; the last one completes it."""
-        nbytes = self.world.scenario.chunk_bytes
-        seconds = self.seconds(nbytes)
-        parts = math.ceil(seconds / PART_SECONDS) or 1
+        nbytes, flow = self.world.scenario.chunk_bytes, self._flow
+        seconds = self.seconds(nbytes) if flow is None else nbytes * self.drag() / flow.enter()
+        parts = math.ceil(seconds / (PART_SECONDS if flow is None else SHARED_PART_SECONDS)) or 1
         if part >= parts:  # it has become faster meanwhile
             part = parts - 1
-        self.world.heap.after(seconds / parts, self._arrive, part, parts)
+        if flow is None:
+            self.world.heap.after(seconds / parts, self._arrive, part, parts)
+        else:
+            flow.bring(nbytes * self.drag() / parts, self._arrive, part, parts)
 
     def _arrive(self, part: int, parts: int) -> None:
         if self.ended:
@@ -94,7 +101,11 @@ class Movement:
         return self.ended
 
     def seconds(self, nbytes: int) -> float:
-        """How long ``nbytes`` take at this moment."""
+        """How long ``nbytes`` take at this moment, where links are not shared by the fleet's :class:`Network`."""
+        raise NotImplementedError
+
+    def drag(self) -> float:
+        """How many times as long as usual everything takes."""
         raise NotImplementedError
 
     def held_up(self) -> float:
@@ -117,6 +128,8 @@ class Movement:
 
     def _over(self) -> None:
         self.ended = True
+        if self._flow is not None:
+            self._flow.end()
         self.joiner.joining.movements.pop(self.attempt, None)
 
 
@@ -139,13 +152,19 @@ class Pull(Movement):
         else:
             source.lending.reading[self.transfer] = self
             self.world.promises.lent(source)
+            if self.world.network is not None:
+                self._flow = self.world.network.between(source.name, self.joiner.name)
             self._next()
 
     def seconds(self, nbytes: int) -> float:
         assert self.source is not None
         transport = self.world.scenario.transport
         seconds = transport.seconds(nbytes, len(self.source.lending.reading) or 1, self.world.heap.luck)
-        return seconds * self.source.slowness
+        return seconds * self.drag()
+
+    def drag(self) -> float:
+        assert self.source is not None
+        return self.source.slowness
 
     def held_up(self) -> float:
         source, now = self.source, self.world.heap.now
@@ -192,10 +211,16 @@ class Pull(Movement):
 class StorageRead(Movement):
     """Chunks from the checkpoint."""
 
+    def begin(self) -> None:
+        if self.world.network is not None:
+            self._flow = self.world.network.from_storage(self.joiner.name)
+        self._next()
+
     def seconds(self, nbytes: int) -> float:
-        scenario = self.world.scenario
-        slow = 2.0 if self.joiner.storage_fault == "slow" else 1.0
-        return slow * nbytes / scenario.storage * (0.9 + 0.1 * self.world.heap.luck.random())
+        return self.drag() * nbytes / self.world.scenario.storage * (0.9 + 0.1 * self.world.heap.luck.random())
+
+    def drag(self) -> float:
+        return 2.0 if self.joiner.storage_fault == "slow" else 1.0
 
     def held_up(self) -> float:
         if self.joiner.storage_fault == "stall":

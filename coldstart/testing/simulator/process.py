@@ -69,9 +69,10 @@ class Process:
     """
 
     __slots__ = (
-        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "cursor", "deaf", "excused", "frozen",
-        "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute", "name",
-        "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws", "world",
+        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "calls", "cursor", "deaf", "excused",
+        "frozen", "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute",
+        "name", "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws",
+        "world",
     )  # fmt: skip
 
     joiner_step = staticmethod(machine.step)
@@ -96,6 +97,8 @@ class Process:
         self.slowness = 1.0
         self.storage_fault = ""
         self.mail_due = False
+        self.calls = 0
+        """How often it has called the store; reading its mail is not counted."""
         self.sent_here = self.read_here = 0
         """Letters put into its inbox in this life of the store, and letters that it has read."""
         self.cursor = Cursor()
@@ -120,6 +123,11 @@ class Process:
         self.world.store.inboxes.pop(self.inbox, None)
         self.world.store.waiting.pop(self, None)
         self.lending.close_all()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first life of its name."""
+        return self.incarnation == "1"
 
     @property
     def ended(self) -> bool:

@@ -13,7 +13,7 @@ from coldstart import effects
 from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
-from coldstart.testing.simulator.scenario import Fault, Violation
+from coldstart.testing.simulator.scenario import Fault, Served, Violation
 from coldstart.testing.simulator.store import DEADLINE, SHARD
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Promises:
         self.paths: Counter[str] = Counter()
         self.wasted = 0
         self.cold_starts = 0
+        self.served: dict[str, Served] = {}
+        """By name; of first lives only."""
 
     def broken(self, promise: str, process: Process, what: str) -> None:
         """Note a violation."""
@@ -77,6 +79,9 @@ class Promises:
         path = "storage" if origins == [STORAGE] else "mixed" if STORAGE in origins else "peer"
         self.paths[path] += 1
         self.wasted += len(journey.excluded)
+        if process.first:
+            at = self.world.heap.now - self.world.began
+            self.served[process.name] = Served(at, process.calls, process.read_here)
         if not journey.complete:
             self.broken(WRONG, process, f"serves with {len(journey.verified)} of {journey.total} chunks verified")
         if process.memory != self.world.checkpoint.content:
@@ -96,11 +101,11 @@ class Promises:
         scenario, journey = self.world.scenario, process.state.journey
         limits = scenario.limits
         took = self.world.heap.now - process.began - process.frozen
-        storage = scenario.storage_seconds
+        slowest = scenario.slowest_seconds
         if process.storage_fault:
-            storage = 2 * storage + scenario.standstill
+            slowest = 2 * slowest + scenario.standstill
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
-        bound = storage + limits.patience + GRACE + journey.followed + words + process.excused
+        bound = slowest + limits.patience + GRACE + journey.followed + words + process.excused
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 

@@ -62,6 +62,7 @@ class Store:
     def tell(self, caller: Process, operation: Callable[[], object]) -> None:
         """A call whose answer nobody waits for."""
         if self.calm:
+            caller.calls += 1
             operation()
         else:
             self.call(caller, operation, _nobody, _nobody)
@@ -69,6 +70,7 @@ class Store:
     def call(self, caller: Process, operation: Callable[[], AnswerT], done: Done[AnswerT], failed: Failed) -> None:
         """One call: ``operation`` is done at the store, then ``done`` or ``failed`` at the caller."""
         heap = self._heap
+        caller.calls += 1
         if self.calm:
             heap.after(2 * HOP * (0.5 + heap.luck.random()), caller.hear, done, operation())
             return
