@@ -29,6 +29,7 @@ class Timer(StrEnum):
     DRAIN = "drain"
     RENEW = "renew"
     GRANT = "grant"
+    TELL = "tell"
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
@@ -108,10 +109,6 @@ class TruthDisputed(AttemptEvent, frozen=True):
     roots: tuple[str, ...]
 
 
-class FleetChanged(Event, frozen=True):
-    """Some worker's advert, progress or slot changed: asking again may help."""
-
-
 class TruthReceived(AttemptEvent, frozen=True):
     """The truth record is here and matches its root; ``root`` where that was not known before."""
 
@@ -131,12 +128,20 @@ class OfferReceived(AttemptEvent, frozen=True):
     ticket: bytes
     number: int
     """The source's random number; our acceptance returns it plus one."""
+    have: Chunks | None = None
+    """What it can lend so far; None: everything."""
 
 
 class OfferRefused(AttemptEvent, frozen=True):
     """The source refuses, or revoked what it had offered."""
 
     reason: str
+
+
+class SourceProgressed(AttemptEvent, frozen=True):
+    """A source that still receives is alive and can lend ``have`` now; None: everything."""
+
+    have: Chunks | None = None
 
 
 class BytesLanded(AttemptEvent, frozen=True):
@@ -148,7 +153,8 @@ class BytesLanded(AttemptEvent, frozen=True):
 class ChunkVerified(AttemptEvent, frozen=True):
     """The digest of a chunk, computed from the target memory, equals the truth.
 
-    Where no truth is published yet and the chunk was read from storage, its digest is the truth.
+    Where no truth is published yet it equals what the fleet's storage reader has stated; a chunk that we
+    read from storage ourselves then becomes the truth.
     """
 
     chunk: int
@@ -171,6 +177,18 @@ class PullEnded(AttemptEvent, frozen=True):
     quiet: bool = True
     route: str = ""
     passage: Passage | None = None
+
+
+class DigestsStated(AttemptEvent, frozen=True):
+    """The fleet knows the digests of ``chunks``, which we have read from storage: they may be lent."""
+
+    chunks: Chunks
+
+
+class StatementRefused(AttemptEvent, frozen=True):
+    """Another storage reader has stated other digests."""
+
+    reason: str
 
 
 class MemoryReplaced(AttemptEvent, frozen=True):
@@ -225,6 +243,16 @@ class Drained(Event, frozen=True):
 
 
 # ---------------------------------------------------------------------------------------- source
+
+
+class ChunksShared(Event, frozen=True):
+    """``have`` is verified and may be lent while the other chunks still arrive."""
+
+    have: Chunks
+
+
+class SharingEnded(Event, frozen=True):
+    """What was shared may be lent no more: the memory is left, or will be written again."""
 
 
 class LendingStarted(Event, frozen=True):

@@ -21,7 +21,6 @@ from coldstart.events import (
     DrainRequested,
     Event,
     Expired,
-    FleetChanged,
     Started,
     StoreRenewed,
     Timer,
@@ -52,6 +51,7 @@ class Means(msgspec.Struct, frozen=True):
         bus: None when there is no coordination; ``no_bus`` says why.
         transports: those that can serve the target's device, in order of preference.
         host: the address that the advert shows.
+        rack: what workers with a fast way to each other have in common.
         links: what is known of the links to others; None: nothing, and nothing is remembered.
         ordered: whether the order of ``transports`` is the operator's, which no rate changes.
     """
@@ -62,6 +62,7 @@ class Means(msgspec.Struct, frozen=True):
     no_bus: str = ""
     links: Links | None = None
     ordered: bool = False
+    rack: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ class Node:
         self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
         links = means.links or Links(None, target.memory.device)
         favours = dict if means.ordered else partial(links.favours, names)
-        self._claiming = Claiming(station, truths, names, carrier, favours)
+        self._claiming = Claiming(station, truths, names, carrier, favours, means.host, means.rack)
         self._joining = Joining(target, self._claiming, truths, means.transports, links)
         self._lending = Lending(
             station,
@@ -114,6 +115,7 @@ class Node:
             means.transports,
             terms,
             host=means.host,
+            rack=means.rack,
             advertised=self._claiming.resign,
         )
         journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None
@@ -136,8 +138,8 @@ class Node:
             station.key,
             station.worker.inbox,
             to_joiner=self._claiming.letter,
+            granted=self._claiming.granted,
             to_source=self._lending.letter,
-            fleet_changed=lambda: self.joiner.post(FleetChanged()),
             store_renewed=lambda: self.source.post(StoreRenewed()),
         )
 

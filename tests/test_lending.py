@@ -71,7 +71,9 @@ async def test_the_truth_is_published_before_the_advert() -> None:
     async with fleet() as workers:
         bus = TroubledBus(workers.store)
         await workers.start("a", bus=bus).lends()
-        assert bus.calls.index("publish_truth") < bus.calls.index("advertise")
+        published = bus.calls.index("publish_truth")
+        assert "advertise" in bus.calls[published:], "of everything"
+        assert bus.calls.index("state") < bus.calls.index("advertise"), "of a part: its digests are known"
 
 
 async def test_the_advert_lives_as_long_as_the_source_and_hardly_longer() -> None:
@@ -158,7 +160,9 @@ async def test_a_refusal_too() -> None:
         a = workers.start("a")
         await a.lends()
         await say(workers, a, Hello(transfer="t1", joiner="x.1", number=41, layout="bb", transports=("loopback",)))
-        assert await answers(workers, "x.1") == [Refusal(transfer="t1", answer=42, reason="layout")]
+        assert await answers(workers, "x.1") == [
+            Refusal(transfer="t1", answer=42, reason="layout", source=a.inbox)
+        ]
 
 
 async def test_only_an_accept_that_proves_itself_is_a_sign_of_life() -> None:

@@ -219,7 +219,7 @@ def test_a_failed_start_says_why_and_is_not_verified() -> None:
 def test_skipped_workers_are_named_once_with_the_latest_reason() -> None:
     story = Story()
     story.tell(2.0, events.ClaimDeferred(1, "", (Skip("x", "busy"), Skip("y", "layout differs"))))
-    story.tell(3.0, events.FleetChanged())
+    story.tell(3.0, events.Expired(events.Timer.RETRY))
     story.tell(3.0, events.LoaderElected(2, "", (Skip("x", "excluded"),)))
     assert story.report.skipped == ("x: excluded", "y: layout differs")
 

@@ -119,10 +119,14 @@ class Links:
     # ------------------------------------------------------------------------------ what is learnt
 
     def meter(self, source: Advert, transport: str) -> Meter:
-        """For a pull that begins now; its head is a probe if nothing is known of the way."""
+        """For a pull that begins now; its head is a probe if nothing is known of the way.
+
+        Unless the source still receives itself: then it is no faster than what it receives over.
+        """
         way = (source.host, source.device, transport)
         known = any((path.there, path.remote, path.transport) == way for path, _ in self._known())
-        return Meter(probing=self._directory is not None and not known)
+        whole = source.have >= source.total
+        return Meter(probing=self._directory is not None and whole and not known)
 
     def learn(self, source: Advert, transport: str, route: str, meter: Meter, *, sound: bool = True) -> Passage:
         """What a pull that has ended was like; the best of it is kept if it was ``sound``.

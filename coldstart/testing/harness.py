@@ -22,8 +22,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.effects import Advertise
 from coldstart.errors import BusError
-from coldstart.events import Advertised
+from coldstart.events import AdvertFailed, Advertised
 from coldstart.identity import ModelVersion, Shard, lineage
 from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
@@ -212,11 +213,18 @@ class Member:
         return self.report
 
     async def lends(self) -> Report:
-        """Wait for SERVE and until the first advert stands."""
+        """Wait for SERVE and until the first advert of everything stands."""
         report = await self.ready()
-        while not any(isinstance(entry.event, Advertised) for entry in self.lent):
+        while not self._advertised:
             await self.changed.wait()
         return report
+
+    @property
+    def _advertised(self) -> bool:
+        """Adverts are made and answered in order."""
+        adverts = [effect for entry in self.lent for effect in entry.effects if isinstance(effect, Advertise)]
+        partial = sum(advert.have is not None for advert in adverts)
+        return sum(isinstance(entry.event, Advertised | AdvertFailed) for entry in self.lent) > partial
 
     async def reached(self, *states: type[State]) -> None:
         """Wait until the joiner is in one of ``states``."""

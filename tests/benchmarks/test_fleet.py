@@ -29,6 +29,7 @@ def report(way: Way, *, stored: int = 0) -> Report:
         worker="w", shard="s", model="m", state=Phase.SERVE, path=way, verified=True, against="published truth",
         sources=(), transport="tcp", route="", bytes_total=10, bytes_peer=10 - stored, bytes_storage=stored, gbps=1.0,
         seconds=1.0, phases={}, attempts=(), timeline=(), detours=(), skipped=(), root="r",
+        link_gbps=0.0, link_from="none", link_age=0.0, share=0.0, warnings=(),
     )  # fmt: skip
 
 

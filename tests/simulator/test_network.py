@@ -145,16 +145,27 @@ def test_a_worker_alone_takes_its_bytes_over_its_links() -> None:
         assert outcome.served["w0"].at == pytest.approx(1.0, abs=SLACK)
 
 
-def test_two_that_pull_from_one_holder_take_twice_as_long() -> None:
-    outcome = simulate(replace(FLEET, workers=2, holders=1), 1)
+def test_two_that_pull_from_one_holder_at_once_take_twice_as_long() -> None:
+    """They need not: see the next one."""
+    outcome = simulate(replace(FLEET, workers=2, holders=1, limits=replace(FLEET.limits, share=0.0)), 1)
     assert outcome.storage_reads == 1
     assert [served.at for served in outcome.served.values()] == pytest.approx([2.0, 2.0], abs=SLACK)
 
 
+def test_the_second_receives_from_the_first_while_that_still_receives() -> None:
+    outcome = simulate(replace(FLEET, workers=2, holders=1), 1)
+    chunk = 1 / FLEET.chunks
+    assert [served.at for served in outcome.served.values()] == pytest.approx([1.0, 1.0 + chunk], abs=SLACK)
+
+
 def test_storage_is_shared_when_it_is_read_by_many() -> None:
-    """Whoever gave a slot up reads storage, here all at once, over what storage has for all."""
+    """Whoever gave a slot up reads storage, here all at once, over what storage has for all.
+
+    What is read as a whole is shared with nobody meanwhile.
+    """
     impatient = Limits(patience=0.2, floor=RATE / 8)
-    fleet = replace(FLEET, workers=8, slots=1, limits=impatient, fabric=Fabric(RATE, RATE, RATE / 2))
+    fabric = Fabric(RATE, RATE, RATE / 2)
+    fleet = replace(FLEET, workers=8, slots=1, limits=impatient, fabric=fabric, partial=False)
     outcome = simulate(fleet, 1)
     assert not outcome.violations
     readers = outcome.storage_reads - 1

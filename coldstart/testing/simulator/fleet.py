@@ -135,7 +135,6 @@ class World:
             del process.joining, process.lending
         self.processes.clear()
         self.store.inboxes.clear()
-        self.store.waiting.clear()
         self.store.ledger.wipe()
 
     def named(self, inbox: str) -> Process:

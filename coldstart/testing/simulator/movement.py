@@ -8,12 +8,12 @@ transports do. What landed is verified in ``joiner.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coldstart import effects, events
 from coldstart.plan import Chunks
-from coldstart.testing.simulator.memory import Content, Truth
+from coldstart.testing.simulator.memory import Content
 from coldstart.testing.simulator.network import Flow
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ WRITES_LATE = 8.0
 class Movement:
     """One attempt's bytes; ``landed`` counts them."""
 
-    def __init__(self, joiner: Process, attempt: int, chunks: Chunks, truth: Truth | None) -> None:
-        self.joiner, self.attempt, self.truth = joiner, attempt, truth
+    def __init__(self, joiner: Process, attempt: int, chunks: Chunks) -> None:
+        self.joiner, self.attempt = joiner, attempt
         self.world = joiner.world
         self.landed = 0
         self.ended = False
@@ -92,7 +92,7 @@ class Movement:
 
     def _complete(self) -> None:
         content = self.memory[self._chunk] = self.content(self._chunk)
-        self.joiner.joining.verify(self.attempt, self._chunk, content, self.truth)
+        self.joiner.joining.verify(self.attempt, self._chunk, content, self.expected(self._chunk))
         if not self.over():
             self._next()
 
@@ -116,6 +116,10 @@ class Movement:
         """What lands."""
         raise NotImplementedError
 
+    def expected(self, chunk: int) -> int | None:
+        """What should, if anybody knows."""
+        raise NotImplementedError
+
     def _end(self, reason: str, seconds: float = 0.0, *, quiet: bool = True) -> None:
         if self.ended:
             return
@@ -136,8 +140,8 @@ class Movement:
 class Pull(Movement):
     """Chunks from a peer."""
 
-    def __init__(self, joiner: Process, effect: effects.Pull, truth: Truth) -> None:
-        super().__init__(joiner, effect.attempt, effect.chunks, truth)
+    def __init__(self, joiner: Process, effect: effects.Pull, chunks: Chunks) -> None:
+        super().__init__(joiner, effect.attempt, chunks)
         self.transfer = effect.ticket.decode()
         self.source = self.world.processes.get(effect.source.inbox)
 
@@ -178,7 +182,11 @@ class Pull(Movement):
 
     def content(self, chunk: int) -> int:
         assert self.source is not None
+        self.world.promises.lends(self.source, chunk)
         return self.world.checkpoint.damaged() if self.source.stained else self.source.memory[chunk]
+
+    def expected(self, chunk: int) -> int | None:
+        return self.joiner.joining.expected(chunk)
 
     def closed(self, reason: str) -> None:
         """The source's side has ended it."""
@@ -211,6 +219,10 @@ class Pull(Movement):
 class StorageRead(Movement):
     """Chunks from the checkpoint."""
 
+    def __init__(self, joiner: Process, attempt: int, chunks: Chunks, digests: Sequence[int] | None) -> None:
+        super().__init__(joiner, attempt, chunks)
+        self._digests = digests
+
     def begin(self) -> None:
         if self.world.network is not None:
             self._flow = self.world.network.from_storage(self.joiner.name)
@@ -232,3 +244,6 @@ class StorageRead(Movement):
 
     def content(self, chunk: int) -> int:
         return self.world.checkpoint.content[chunk]
+
+    def expected(self, chunk: int) -> int | None:
+        return None if self._digests is None else self._digests[chunk]

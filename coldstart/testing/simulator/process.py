@@ -17,9 +17,9 @@ import msgspec
 from coldstart import events, machine, source
 from coldstart.effects import Arm, Disarm
 from coldstart.errors import IllegalTransition
-from coldstart.events import Event, Expired, FleetChanged, StoreRenewed, Timer
+from coldstart.events import Event, Expired, StoreRenewed, Timer
 from coldstart.messages import decode
-from coldstart.phases.states import Failed, Gone, Serving, State, Waiting
+from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
 from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
@@ -121,7 +121,6 @@ class Process:
         """End at once; if ``silent``, peers see no closed connection either."""
         self.alive, self.answers = False, not silent
         self.world.store.inboxes.pop(self.inbox, None)
-        self.world.store.waiting.pop(self, None)
         self.lending.close_all()
 
     @property
@@ -228,11 +227,7 @@ class Process:
 
     def _entered(self, before: State) -> None:
         entered = type(self.state)
-        if entered is Waiting:
-            self.world.store.waiting[self] = None
-        elif type(before) is Waiting:
-            self.world.store.waiting.pop(self, None)
-        elif entered in ENDS:
+        if entered in ENDS:
             self.world.promises.ended(self, before)
             if entered is Failed:
                 self.world.failed(self)
@@ -273,13 +268,14 @@ class Process:
             store.wake(self)
         for letter in heard.letters:
             self.read_here += 1
+            if letter.granted is not None:
+                self.joining.granted(letter.transfer, letter.granted)
+                continue
             message = decode(letter.body)
             if (take := JOINER_LETTERS.get(type(message))) is not None:
                 take(self.joining, message)
             else:
                 SOURCE_LETTERS[type(message)](self.lending, message, letter.fence)
-        if heard.fleet_changed and type(self.state) is Waiting:
-            self.post(FleetChanged())
 
     def listen(self) -> Heard:
         """What came since the cursor."""

@@ -97,15 +97,19 @@ class Promises:
         self.bounded(process)
 
     def bounded(self, process: Process) -> None:
-        """The start took no longer than storage, the budget, and what somebody else is to answer for."""
+        """The start took no longer than storage, the budget, one chunk that was not whole when its source was
+        left, and what somebody else is to answer for."""
         scenario, journey = self.world.scenario, process.state.journey
         limits = scenario.limits
         took = self.world.heap.now - process.began - process.frozen
         slowest = scenario.slowest_seconds
         if process.storage_fault:
             slowest = 2 * slowest + scenario.standstill
+        if any(reason.endswith(": generation") for reason in journey.detours):
+            slowest *= 2  # what was read from weights that have changed since is read again
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
-        bound = slowest + limits.patience + GRACE + journey.followed + words + process.excused
+        again = scenario.chunk_bytes / limits.floor if limits.floor > 0 else 0.0
+        bound = slowest + limits.patience + GRACE + again + journey.followed + words + process.excused
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 
@@ -120,8 +124,6 @@ class Promises:
         """A pull is about to begin."""
         if effect.source.inbox in process.joining.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
-        if process.joining.truth is None:
-            self.broken(WRONG, process, "asks for bytes that it cannot verify")
         if process.joining.movements:
             self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
 
@@ -130,6 +132,11 @@ class Promises:
         readers = len(source.lending.reading)
         if readers > source.lender.terms.slots:
             self.broken(DISTURB, source, f"{readers} joiners read from it")
+
+    def lends(self, source: Process, chunk: int) -> None:
+        """A chunk lands from ``source``."""
+        if chunk not in source.state.journey.verified:
+            self.broken(WRONG, source, f"lends chunk {chunk}, which it has not verified")
 
     # ------------------------------------------------------------------------------ at the end
 

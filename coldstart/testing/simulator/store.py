@@ -47,8 +47,6 @@ class Store:
         self._now = self._clock
         self.ledger = Ledger(self._now)
         self.inboxes: dict[str, Process] = {}
-        self.waiting: dict[Process, None] = {}
-        """Those whom a change of the fleet wakes."""
         self._adopt()
 
     def weather(self) -> None:
@@ -173,7 +171,6 @@ class Store:
 
     def _adopt(self) -> None:
         self.ledger.on_letter = self._letter
-        self.ledger.on_change = self._change
 
     def _letter(self, shard: str, inbox: str) -> None:
         process = self.inboxes.get(inbox)
@@ -181,10 +178,6 @@ class Store:
             process.sent_here += 1
             if not process.mail_due:
                 self.wake(process)
-
-    def _change(self, shard: str) -> None:
-        for process in self.waiting:
-            self.wake(process)
 
     def wake(self, process: Process) -> None:
         """``process`` reads its mail soon, if nothing is in the way."""
