@@ -70,7 +70,8 @@ def table(result: Result) -> str:
         rows.append(
             f"| {case.name} | {case.joiners} | {case.sources} x {case.slots} | {_both(case.discover)} "
             f"| {_both(case.handshake)} | {p99(case.both):g} | {case.seconds:g} "
-            f"| {case.cpu_seconds:g}, {case.store_seconds:g} | {case.claims} | {case.claims_per_second:g} | {case.calls.median:g} | {case.fleet_calls:g} | {paths} "
+            f"| {case.cpu_seconds:g}, {case.store_seconds:g} | {case.claims} | {case.claims_per_second:g} "
+            f"| {case.calls.median:g} | {case.fleet_calls:g} | {paths} "
             f"| {case.most_slots_at_a_source} at a source, {case.most_slots_in_the_store} in the store |"
         )
     rows.append("")
