@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl soak bench diagram clean
+.PHONY: help demo test lint types unit test-faults test-nccl soak bench bench-fleet plot-fleet diagram clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -36,6 +37,17 @@ test-nccl: $(READY) ## everything of plugins/coldstart-nccl: processes that die,
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench
+
+bench-fleet: $(READY) ## a rollout over shaped links, and 500 joiners at one store; writes docs/fleet.md
+	@$(BIN)/python -m benchmarks.fleet --json .fleet-links.json
+	@test ! -e .fleet-links.json || $(BIN)/python docs/fleet_page.py links .fleet-links.json
+	@$(BIN)/python -m benchmarks.fleet.joiners --json .fleet-joiners.json
+	@$(BIN)/python docs/fleet_page.py joiners .fleet-joiners.json
+
+plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fleet.md and draws docs/fleet.svg
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-plot.txt
+	@$(BIN)/coldstart bench fleet --workers $(FLEETS) --json > docs/fleet.json
+	@$(BIN)/python docs/fleet_page.py simulated docs/fleet.json
 
 diagram: $(READY) ## draw the README's picture of the states anew
 	@$(BIN)/python -m coldstart.diagram README.md

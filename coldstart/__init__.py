@@ -10,8 +10,9 @@ To read the code, follow one cold start through the files: ``layout`` and ``iden
 moved, and what it is called), ``events`` and ``effects`` (what can happen, what can be asked
 for), ``phases`` from ``states`` to ``serve``, ``machine`` and ``source`` (the two machines),
 ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and ``lending`` (perform what
-the machines ask for; what goes over the bus is in ``claiming``, ``truths`` and ``voting``), ``node`` (one
-worker's parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
+the machines ask for; what goes over the bus is in ``claiming``, ``truths`` and ``voting``, how
+fast it came in ``links``), ``node`` (one worker's parts, connected), ``wiring``, ``session`` and ``replica``
+(adapters, life cycle, API).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ events for the joiner's machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import anyio
@@ -16,7 +16,8 @@ import msgspec
 from coldstart import effects, events
 from coldstart.errors import BusError
 from coldstart.events import AttemptEvent, Event
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
+from coldstart.plan import Chunks
 from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
 from coldstart.station import Station
 from coldstart.telemetry import logger
@@ -24,8 +25,14 @@ from coldstart.truths import Truths
 
 LEAD_SECONDS = 3.0
 SLOT_SECONDS = 30.0
+QUEUE_SECONDS = 5.0
+"""A place in line is kept for so long without asking again."""
+FIRST_SIGN = 1.0
 SIGN_OF_LIFE = 4.0
 """A joiner says that it is alive so often; sources wait several times as long."""
+
+
+_Letter = Offer | Progress | Refusal
 
 
 class _Transfer(msgspec.Struct):
@@ -34,7 +41,14 @@ class _Transfer(msgspec.Struct):
     ident: str
     number: int
     source: Advert | None = None
-    early: list[AttemptEvent] | None = []
+    granted: bool = False
+    """There is, or was, a source for it."""
+    waiting: bool = False
+    over: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    """Set when the source need not hear from us any more."""
+    inbox: str = ""
+    """Of the source that the store has sent our hello to."""
+    early: list[_Letter] | None = []
     """Letters of a source that was faster than the answer to the claim; None once that is here."""
 
 
@@ -44,13 +58,23 @@ class Claiming:
     Args:
         transports: names of ours, in order of preference.
         carrier: the current trace context, for the source.
+        host, rack: where we are, as adverts say it.
+        favours: which other order is wanted from some hosts.
     """
 
     def __init__(
-        self, station: Station, truths: Truths, transports: tuple[str, ...], carrier: Callable[[], str]
+        self,
+        station: Station,
+        truths: Truths,
+        transports: tuple[str, ...],
+        carrier: Callable[[], str],
+        favours: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
+        host: str = "",
+        rack: str = "",
     ) -> None:
         self._station, self._truths = station, truths
-        self._transports, self._carrier = transports, carrier
+        self._transports, self._carrier, self._favours = transports, carrier, favours
+        self._host, self._rack = host, rack
         self._transfers: dict[int, _Transfer] = {}
         self._leading = False
         self.post: Callable[[Event], None] = lambda event: None
@@ -61,7 +85,7 @@ class Claiming:
         if station.bus is None:
             self.post(events.ClaimFailed(attempt, station.no_bus))
             return
-        transfer = _Transfer(station.nonce(), station.number())
+        transfer = self._transfers.get(attempt) or _Transfer(station.nonce(), station.number())
         transports = tuple(name for name in self._transports if name not in effect.without)
         self._transfers[attempt] = transfer
         outcome = await station.bus.claim(
@@ -76,14 +100,40 @@ class Claiming:
                 slot_seconds=SLOT_SECONDS,
                 lead_seconds=LEAD_SECONDS,
                 luck=station.chance.getrandbits(31),
+                have=effect.have,
+                host=self._host,
+                rack=self._rack,
+                inbox=station.worker.inbox,
+                queue_seconds=QUEUE_SECONDS,
+                share_seconds=effect.share,
             )
         )
+        await self._answered(outcome, attempt, transfer)
+
+    async def _answered(self, outcome: ClaimOutcome, attempt: int, transfer: _Transfer) -> None:
+        transfer.waiting = isinstance(outcome, Deferred)
+        if isinstance(outcome, Granted) and transfer.granted:
+            return  # a letter has said so before
         self.post(await self._event_of(outcome, attempt, transfer))
-        if transfer.source is None:
+        if transfer.source is None and not transfer.waiting:
             self._transfers.pop(attempt, None)
         early, transfer.early = transfer.early or (), None
-        for event in early:
-            self.post(event)
+        for letter in early:
+            self._hear(attempt, transfer, letter)
+
+    def granted(self, ident: str, outcome: Granted) -> None:
+        """The store's letter: the claim that stood in line has got a source."""
+        for attempt, transfer in self._transfers.items():
+            if transfer.ident == ident:
+                transfer.waiting = False
+                if not transfer.granted:
+                    self.post(self._taken(outcome, attempt, transfer))
+                return
+        logger().warning("stray grant dropped", transfer=ident)
+
+    def _taken(self, outcome: Granted, attempt: int, transfer: _Transfer) -> Event:
+        transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
+        return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped)
 
     def _hello(self, transfer: _Transfer, transports: tuple[str, ...]) -> Hello:
         return Hello(
@@ -93,13 +143,13 @@ class Claiming:
             layout=self._station.lineage,
             transports=transports,
             trace=self._carrier(),
+            favours=dict(self._favours()),
         )
 
     async def _event_of(self, outcome: ClaimOutcome, attempt: int, transfer: _Transfer) -> Event:
         match outcome:
             case Granted():
-                transfer.source = outcome.source
-                return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped)
+                return self._taken(outcome, attempt, transfer)
             case Elected():
                 self._leading = True
                 skipped = await self._truths.explained(outcome.skipped)
@@ -111,41 +161,51 @@ class Claiming:
             case _:
                 assert_never(outcome)
 
-    def letter(self, message: Offer | Refusal) -> None:
+    def letter(self, message: _Letter) -> None:
         """A source's letter: an event if it proves that it means a transfer of ours, else nothing."""
         for attempt, transfer in self._transfers.items():
             if transfer.ident == message.transfer and message.answer == transfer.number + 1:
-                event = _letter_event(message, attempt)
                 if transfer.early is None:
-                    self.post(event)
+                    self._hear(attempt, transfer, message)
                 else:
-                    transfer.early.append(event)
+                    transfer.early.append(message)
                 return
-        logger().warning("stray letter dropped", transfer=message.transfer, type=type(message).__name__)
+        _drop(message)
 
-    async def show_life(self, effect: effects.Pull) -> None:
-        """Accept the offer, and again until cancelled. A running pull needs no bus."""
+    def _hear(self, attempt: int, transfer: _Transfer, message: _Letter) -> None:
+        """A letter about our claim; but from another source it means another grant than ours."""
+        if message.source in ("", transfer.inbox):
+            self.post(_letter_event(message, attempt))
+        else:
+            _drop(message)
+
+    async def show_life(self, effect: effects.ShowLife) -> None:
+        """Accept the offer, and again until the slot is given back. A running pull needs no bus.
+
+        The first time after a while: a source waits longer, and what is over by then needs no letter.
+        """
         station, transfer = self._station, self._transfers[effect.attempt]
         accept = encode(Accept(transfer=transfer.ident, answer=effect.number + 1))
-        while station.bus is not None:
+        with anyio.move_on_after(FIRST_SIGN):
+            await transfer.over.wait()
+        while station.bus is not None and not transfer.over.is_set():
             try:
                 await station.bus.send(station.key, effect.source.inbox, accept, station.nonce())
             except BusError as error:
                 logger().warning("sign of life not sent", source=effect.source.worker, error=str(error))
-            await anyio.sleep(SIGN_OF_LIFE)
+            with anyio.move_on_after(SIGN_OF_LIFE):
+                await transfer.over.wait()
 
     async def release(self, attempt: int, outcome: str) -> Advert | None:
         """Give the attempt's slot back, once; returns the source's advert as it stands now. Raises BusError."""
         station, transfer = self._station, self._transfers.get(attempt)
-        if transfer is None or transfer.source is None or station.bus is None:
+        if transfer is None or station.bus is None or not (transfer.source or transfer.waiting):
             return None
-        source, transfer.source = transfer.source, None
+        source = transfer.source.worker if transfer.source is not None else ""
+        transfer.source, transfer.waiting = None, False
+        transfer.over.set()
         done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
-        try:  # before the release: whoever gets the slot must find it free at the source, too
-            await station.bus.send(station.key, source.inbox, done, station.nonce())
-        except BusError as error:
-            logger().warning("source not told of the end", source=source.worker, error=str(error))
-        return await station.bus.release(station.key, source.worker, transfer.ident)
+        return await station.bus.release(station.key, source, transfer.ident, done)
 
     async def strike(self, effect: effects.Strike) -> None:
         """Warn the others of a source that gave us wrong bytes, and the source itself. Raises BusError."""
@@ -192,11 +252,22 @@ class Claiming:
             await station.bus.lead(station.key, station.lineage, station.worker.name, seconds)
 
 
-def _letter_event(message: Offer | Refusal, attempt: int) -> AttemptEvent:
+def _drop(message: _Letter) -> None:
+    logger().warning("stray letter dropped", transfer=message.transfer, type=type(message).__name__)
+
+
+def _letter_event(message: _Letter, attempt: int) -> AttemptEvent:
     match message:
         case Offer():
-            return events.OfferReceived(attempt, message.transport, message.ticket, message.number)
+            have = _chunks(message.have)
+            return events.OfferReceived(attempt, message.transport, message.ticket, message.number, have)
+        case Progress():
+            return events.SourceProgressed(attempt, _chunks(message.have))
         case Refusal():
             return events.OfferRefused(attempt, message.reason)
         case _:
             assert_never(message)
+
+
+def _chunks(bits: bytes | None) -> Chunks | None:
+    return None if bits is None else Chunks.decoded(bits)

@@ -40,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
         build: seconds that building the skeleton may take.
         floor_gbps: a peer slower than this, in 10^9 bytes per second, costs patience; 0: any rate will do.
+        warn_gbps: a peer that gives less, in 10^9 bytes per second, is warned of; 0: none.
+        warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
+        cache: where link rates are kept from one process to the next; empty: the user's cache
+            directory; ``none``: nowhere, and links are not probed.
         patience, answer, stall, sources, follow, storage_stall, whole_load, presence, drain: see
             :class:`coldstart.plan.Limits`.
     """
@@ -55,6 +59,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     io_seconds: float = 10.0
     lease: float = 6.0
     build: float = 600.0
+    warn_gbps: float = 0.0
+    warn_share: float = 0.0
+    cache: str = ""
     patience: float = Limits().patience
     answer: float = Limits().answer
     stall: float = Limits().stall
@@ -95,6 +102,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return Path(runtime) / "coldstart"
         return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
 
+    @property
+    def links_directory(self) -> Path | None:
+        """Where link rates are kept; None: nowhere, for a user without a home too."""
+        if self.cache == "none":
+            return None
+        if self.cache:
+            return Path(self.cache) / "links"
+        chosen = os.environ.get("XDG_CACHE_HOME", "")
+        try:
+            home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
+        except RuntimeError:
+            return None
+        return home / "coldstart" / "links"
+
 
 _DAY = 86_400.0
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -103,6 +124,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "sources": (1, 100),
     "lend_gbps": (0, 10_000),
     "floor_gbps": (0, 10_000),
+    "warn_gbps": (0, 10_000),
+    "warn_share": (0, 1),
     "patience": (0, _DAY),
     "follow": (0, _DAY),
     "drain": (0, _DAY),

@@ -41,12 +41,16 @@ class Disarm(Effect, frozen=True):
 
 
 class ClaimSource(Effect, frozen=True):
-    """Find a source and take a slot. Answered by SourceClaimed, LoaderElected, ClaimDeferred,
-    ClaimFailed or TruthDisputed. The transports in ``without`` are not asked for."""
+    """Find a source and take a slot, or stand in line for one. Answered by SourceClaimed, LoaderElected,
+    ClaimDeferred, ClaimFailed or TruthDisputed; one that was deferred may be answered by SourceClaimed at any
+    time, and is kept in line by asking again. The transports in ``without`` are not asked for. ``have`` chunks
+    are here already; a source that lends to another will do after ``share`` seconds in line."""
 
     attempt: int
     exclude: tuple[str, ...]
     without: tuple[str, ...] = ()
+    have: int = 0
+    share: float = 0.0
 
 
 class FetchTruth(Effect, frozen=True):
@@ -56,15 +60,23 @@ class FetchTruth(Effect, frozen=True):
     root: str
 
 
+class ShowLife(Effect, frozen=True):
+    """Accept the offer, and say that we live until the slot is given back. Not answered."""
+
+    attempt: int
+    source: Advert
+    number: int
+
+
 class Pull(Effect, frozen=True):
-    """Accept the offer and fetch chunks. Answered by BytesLanded, ChunkVerified, ChunkCorrupted and
-    at last one PullEnded."""
+    """Fetch chunks that the source has. Answered by BytesLanded, ChunkVerified, ChunkCorrupted and
+    at last one PullEnded. Without a published truth, by TruthReceived where there is one by now; chunks whose
+    digest nobody has stated yet are left out."""
 
     attempt: int
     source: Advert
     transport: str
     ticket: bytes
-    number: int
     chunks: Chunks
 
 
@@ -77,6 +89,24 @@ class ReadStorage(Effect, frozen=True):
     chunks: Chunks
     root: str
     leading: bool
+
+
+class StateDigests(Effect, frozen=True):
+    """Tell the fleet the digests of ``chunks``, which we have read from storage before any truth was known.
+    Answered by DigestsStated or StatementRefused, or not at all while the store is down."""
+
+    attempt: int
+    chunks: Chunks
+
+
+class Share(Effect, frozen=True):
+    """Let the source's machine lend what is verified so far. Not answered."""
+
+    have: Chunks
+
+
+class EndSharing(Effect, frozen=True):
+    """What was shared is lent no more. Not answered."""
 
 
 class Abandon(Effect, frozen=True):
@@ -102,7 +132,7 @@ class Strike(Effect, frozen=True):
 
 
 class Release(Effect, frozen=True):
-    """Give the slot back and tell the source why. Not answered."""
+    """Give the slot back and tell the source why; without a ``source``, leave the line. Not answered."""
 
     attempt: int
     source: str
@@ -151,11 +181,12 @@ class Advertise(Effect, frozen=True):
 
     ``afresh``: the store knows nothing of us, so publish the truth first. The slots of the
     transfers in ``held`` are kept, those in ``ended`` are free. Unless it ``lends``, the advert
-    says that nothing can be had here.
+    says that nothing can be had here. ``have`` is what can be had so far; None: everything.
     """
 
     generation: int
     proof: int
+    have: Chunks | None = None
     afresh: bool = False
     lends: bool = True
     held: tuple[str, ...] = ()
@@ -185,6 +216,16 @@ class SendOffer(Effect, frozen=True):
     ticket: bytes
     number: int
     generation: int
+    have: Chunks | None = None
+
+
+class SendProgress(Effect, frozen=True):
+    """Tell a joiner what can be had here by now; None: everything. Not answered."""
+
+    transfer: str
+    joiner: str
+    number: int
+    have: Chunks | None
 
 
 class SendRefusal(Effect, frozen=True):

@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from coldstart.group import Verdict
+from coldstart.links.rates import Passage
 from coldstart.plan import Chunks
 from coldstart.ports import Advert, Skip
 
@@ -29,6 +30,7 @@ class Timer(StrEnum):
     DRAIN = "drain"
     RENEW = "renew"
     GRANT = "grant"
+    TELL = "tell"
     GROUP = "group"
 
 
@@ -109,10 +111,6 @@ class TruthDisputed(AttemptEvent, frozen=True):
     roots: tuple[str, ...]
 
 
-class FleetChanged(Event, frozen=True):
-    """Some worker's advert, progress or slot changed: asking again may help."""
-
-
 class TruthReceived(AttemptEvent, frozen=True):
     """The truth record is here and matches its root; ``root`` where that was not known before."""
 
@@ -132,12 +130,20 @@ class OfferReceived(AttemptEvent, frozen=True):
     ticket: bytes
     number: int
     """The source's random number; our acceptance returns it plus one."""
+    have: Chunks | None = None
+    """What it can lend so far; None: everything."""
 
 
 class OfferRefused(AttemptEvent, frozen=True):
     """The source refuses, or revoked what it had offered."""
 
     reason: str
+
+
+class SourceProgressed(AttemptEvent, frozen=True):
+    """A source that still receives is alive and can lend ``have`` now; None: everything."""
+
+    have: Chunks | None = None
 
 
 class BytesLanded(AttemptEvent, frozen=True):
@@ -149,7 +155,8 @@ class BytesLanded(AttemptEvent, frozen=True):
 class ChunkVerified(AttemptEvent, frozen=True):
     """The digest of a chunk, computed from the target memory, equals the truth.
 
-    Where no truth is published yet and the chunk was read from storage, its digest is the truth.
+    Where no truth is published yet it equals what the fleet's storage reader has stated; a chunk that we
+    read from storage ourselves then becomes the truth.
     """
 
     chunk: int
@@ -165,12 +172,25 @@ class PullEnded(AttemptEvent, frozen=True):
     """A pull or a storage read returned and all its digests are reported.
 
     ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
-    ``route`` is what carried the bytes, where the transport can tell.
+    ``route`` is what carried the bytes, where the transport can tell; ``passage`` how fast they came from a peer.
     """
 
     reason: str = ""
     quiet: bool = True
     route: str = ""
+    passage: Passage | None = None
+
+
+class DigestsStated(AttemptEvent, frozen=True):
+    """The fleet knows the digests of ``chunks``, which we have read from storage: they may be lent."""
+
+    chunks: Chunks
+
+
+class StatementRefused(AttemptEvent, frozen=True):
+    """Another storage reader has stated other digests."""
+
+    reason: str
 
 
 class MemoryReplaced(AttemptEvent, frozen=True):
@@ -241,6 +261,16 @@ class GroupLost(GroupEvent, frozen=True):
 
 
 # ---------------------------------------------------------------------------------------- source
+
+
+class ChunksShared(Event, frozen=True):
+    """``have`` is verified and may be lent while the other chunks still arrive."""
+
+    have: Chunks
+
+
+class SharingEnded(Event, frozen=True):
+    """What was shared may be lent no more: the memory is left, or will be written again."""
 
 
 class LendingStarted(Event, frozen=True):

@@ -26,6 +26,8 @@ from coldstart.group import READY
 from coldstart.identity import Truth
 from coldstart.landing import Landing
 from coldstart.layout import Span
+from coldstart.links.memory import Links
+from coldstart.links.meter import Meter
 from coldstart.plan import Chunks, spans_of
 from coldstart.ports import Digester, Landed, Memory, Routing, Transport
 from coldstart.telemetry import logger
@@ -72,6 +74,7 @@ class Joining:
         target: what is to be filled.
         claiming, truths: its dealings over the bus.
         transports: those that can serve this device, in order of preference.
+        links: how fast each was, from whom.
         voting: its dealings with its group, if it has one.
 
     ``post`` queues an event for the joiner's machine, ``post_to_source`` for the source's; both are
@@ -84,13 +87,18 @@ class Joining:
         claiming: Claiming,
         truths: Truths,
         transports: Mapping[str, Transport],
+        links: Links,
         voting: Voting | None = None,
     ) -> None:
         self._target = target
-        self._claiming, self._truths, self._voting = claiming, truths, voting
-        self._transports = transports
+        self._claiming, self._truths = claiming, truths
+        self._voting = voting
+        self._transports, self._links = transports, links
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
+        """Of what is in the memory, as far as it was not given up."""
+        self._unstated: set[int] = set()
+        self._stating = anyio.Lock()
         self._abandoned: set[int] = set()
         self._landed = 0
         self.post: Callable[[Event], None] = lambda event: None
@@ -118,10 +126,18 @@ class Joining:
             case effects.FetchTruth(attempt=attempt, root=root):
                 await self._truths.named(root)
                 self.post(events.TruthReceived(attempt))
+            case effects.ShowLife():
+                await self._claiming.show_life(effect)
             case effects.Pull():
                 await self._pull(effect)
             case effects.ReadStorage():
                 await self._read_storage(effect)
+            case effects.StateDigests():
+                await self._state(effect)
+            case effects.Share(have=have):
+                self.post_to_source(events.ChunksShared(have))
+            case effects.EndSharing():
+                self.post_to_source(events.SharingEnded())
             case effects.Abandon(attempt=attempt):
                 self._abandon(attempt)
             case effects.Release(attempt=attempt, outcome=outcome):
@@ -148,17 +164,27 @@ class Joining:
     # --------------------------------------------------------------------------- transfer, storage
 
     async def _pull(self, effect: effects.Pull) -> None:
-        truth, transport = self._truths.known, self._transports.get(effect.transport)
-        if truth is None or transport is None:
+        transport = self._transports.get(effect.transport)
+        if transport is None:
             what = f"{effect.source.worker} offers {effect.transport}, which we do not have"
             raise TransportError(what, reason="offer")
-        spans = spans_of(self._target.memory.layout, effect.chunks)
+        if self._truths.known is None:
+            root = await self._truths.learn(effect.chunks)
+            if root:
+                self.post(events.TruthReceived(effect.attempt, root))
+        chunks = Chunks.of(chunk for chunk in effect.chunks if self._truths.expected(chunk) is not None)
+        spans = spans_of(self._target.memory.layout, chunks)
+        meter = self._links.meter(effect.source, effect.transport)
 
         async def move(landed: Landed) -> None:
-            await transport.pull(effect.ticket, spans, self._target.memory, landed)
+            if spans:
+                await transport.pull(effect.ticket, spans, self._target.memory, meter.counting(landed))
 
-        async with beside(partial(self._claiming.show_life, effect)):
-            await self._land(effect.attempt, effect.chunks, move, truth, transport)
+        ended = await self._land(effect.attempt, chunks, move, self._truths.expected, transport, meter)
+        whole = effect.source.have >= effect.source.total
+        sound = whole and not ended.reason and not meter.doubted
+        passage = self._links.learn(effect.source, effect.transport, ended.route, meter, sound=sound)
+        self.post(msgspec.structs.replace(ended, passage=passage))
 
     async def _read_storage(self, effect: effects.ReadStorage) -> None:
         target, truth = self._target, None
@@ -176,7 +202,8 @@ class Joining:
 
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
-            await self._land(effect.attempt, chunks, move, truth, None)
+            digests = None if truth is None else truth.digest
+            self.post(await self._land(effect.attempt, chunks, move, digests, None, Meter()))
 
     async def _known_truth(self, effect: effects.ReadStorage) -> Truth | None:
         """The truth that the machine named; for memory that was filled by others, any that is published."""
@@ -192,10 +219,14 @@ class Joining:
         attempt: int,
         chunks: Chunks,
         move: Callable[[Landed], Awaitable[None]],
-        truth: Truth | None,
+        expected: Callable[[int], bytes | None] | None,
         transport: Transport | None,
-    ) -> None:
-        """Move bytes and verify chunks side by side; ends with exactly one PullEnded."""
+        meter: Meter,
+    ) -> events.PullEnded:
+        """Move bytes and verify chunks side by side; returns how it ended.
+
+        Without ``expected`` digests, those that come of it are right.
+        """
         broken: list[str] = []
 
         def on_bytes(nbytes: int) -> None:
@@ -203,14 +234,17 @@ class Joining:
             self.post(events.BytesLanded(attempt, nbytes))
 
         async def on_chunk(chunk: int, digest: bytes) -> None:
-            if attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
+            right = expected is not None and expected(chunk) == digest
+            if right or attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
                 self._digests[chunk] = digest
-            if truth is not None and truth.digest(chunk) != digest:
-                self.post(events.ChunkCorrupted(attempt, chunk))
-            else:
+            if right or expected is None:
                 self.post(events.ChunkVerified(attempt, chunk))
+            else:
+                meter.doubted = True
+                self.post(events.ChunkCorrupted(attempt, chunk))
 
         async def verify() -> None:
+            await meter.probed()
             try:
                 await landing.verify()
             except Exception as error:  # a digester may raise anything
@@ -228,11 +262,26 @@ class Joining:
                     scope.cancel()
                 reason = await _outcome(move, landing.landed)
             del self._scopes[attempt]
+            meter.end()
             await landing.settle()
         reason = broken[0] if broken else reason
         quiet = transport is None or transport.traits.abortable or not scope.cancelled_caught
         route = transport.route if isinstance(transport, Routing) else ""
-        self.post(events.PullEnded(attempt, reason, quiet, route))
+        return events.PullEnded(attempt, reason, quiet, route)
+
+    async def _state(self, effect: effects.StateDigests) -> None:
+        """State the digests of what we have read; one call for all that come while another is on its way."""
+        self._unstated.update(effect.chunks)
+        async with self._stating:
+            digests = {chunk: self._digests[chunk] for chunk in sorted(self._unstated)}
+            if not digests:
+                return
+            self._unstated.clear()
+            if await self._truths.state(digests):
+                self.post(events.DigestsStated(effect.attempt, Chunks.of(digests)))
+            else:
+                reason = "another reader of storage has stated other digests"
+                self.post(events.StatementRefused(effect.attempt, reason))
 
     def _abandon(self, attempt: int) -> None:
         self._abandoned.add(attempt)
@@ -242,12 +291,12 @@ class Joining:
 
     async def _replace_memory(self, effect: effects.ReplaceMemory) -> Event:
         """A late writer may have been faster than the copy: what was taken along is verified again."""
-        target, truth, kept = self._target, self._truths.known, Chunks()
+        target, kept = self._target, Chunks()
         await anyio.to_thread.run_sync(target.replace_memory, spans_of(target.memory.layout, effect.keep))
         for chunk in effect.keep:
             span = target.memory.layout.chunk(chunk)
             digest = await anyio.to_thread.run_sync(target.digester.digest, target.memory, span)
-            if truth is not None and truth.digest(chunk) == digest:
+            if self._truths.expected(chunk) == digest:
                 kept = kept.add(chunk)
         return events.MemoryReplaced(effect.attempt, kept)
 
@@ -265,12 +314,19 @@ class Joining:
             changed = await self._claiming.changed(effect.attempt, effect.source)
             if changed:
                 return events.SourceChanged(effect.attempt, effect.source.worker, changed)
+        if not self._proven():
+            return events.CheckFailed(effect.attempt, "what was stated before the truth was known does not equal it")
         async with beside(self._claiming.keep_lead):
             problems = await anyio.to_thread.run_sync(self._target.self_check)
         if problems:
             return events.CheckFailed(effect.attempt, "; ".join(problems[:5]))
         return events.CheckPassed(effect.attempt)
 
+
+    def _proven(self) -> bool:
+        """Whether every chunk has the truth's digest, whoever told us what it was when the chunk arrived."""
+        truth, chunks = self._truths.known, range(self._target.memory.layout.chunks)
+        return truth is not None and all(self._digests.get(chunk) == truth.digest(chunk) for chunk in chunks)
 
     async def _vote(self, effect: effects.Vote) -> None:
         """Give the answer; until the group may serve, followers of ours go on waiting for us."""

@@ -13,13 +13,20 @@ import msgspec
 
 from coldstart.errors import BusError
 from coldstart.machine import phase_of
-from coldstart.phases.states import State
+from coldstart.phases.states import Phase, State
 from coldstart.ports import Bus
 from coldstart.runner import Entry
 
 LATER_SECONDS = 0.05
+"""The cold start has the event loop for itself for so long when it has just ended."""
+
+GATHER_SECONDS = 0.5
+"""Entries of so long are written together; but at once when the cold start has ended."""
+
 KEPT = 256
 """Entries that wait to be written, at most."""
+
+_ENDS = (Phase.SERVE, Phase.FAILED, Phase.GONE)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -44,7 +51,8 @@ class Journal:
 
     def __init__(self, bus: Bus, shard: str, worker: str) -> None:
         self._bus, self._shard, self._worker = bus, shard, worker
-        self._send, self._receive = anyio.create_memory_object_stream[Line](KEPT)
+        self._lines: list[Line] = []
+        self._begun, self._ended = anyio.Event(), anyio.Event()
         self.dropped = 0
 
     def __call__(self, entry: Entry[State]) -> None:
@@ -66,17 +74,24 @@ class Journal:
             effects=tuple(type(effect).__name__ for effect in entry.effects),
             reason=journey.detours[-1] if new_detour else "",
         )
-        try:
-            self._send.send_nowait(line)
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        if len(self._lines) == KEPT:
             self.dropped += 1
+            return
+        self._lines.append(line)
+        self._begun.set()
+        if phase_of(entry.after) in _ENDS:
+            self._ended.set()
 
     async def run(self) -> None:
-        """Write until cancelled; a little later, so as not to share the loop with the handshake."""
-        with self._send, self._receive:
-            async for line in self._receive:
-                await anyio.sleep(LATER_SECONDS)
-                try:
-                    await self._bus.record(self._shard, msgspec.json.encode(line))
-                except BusError:
-                    self.dropped += 1
+        """Write until cancelled, what comes in a moment together: each call is a round trip, for the store too."""
+        while True:
+            await self._begun.wait()
+            with anyio.move_on_after(GATHER_SECONDS):
+                await self._ended.wait()
+            await anyio.sleep(LATER_SECONDS)
+            lines, self._lines = self._lines, []
+            self._begun, self._ended = anyio.Event(), anyio.Event()
+            try:
+                await self._bus.record(self._shard, [msgspec.json.encode(line) for line in lines])
+            except BusError:
+                self.dropped += len(lines)

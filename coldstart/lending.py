@@ -16,7 +16,8 @@ from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
-from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Refusal, encode
+from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
+from coldstart.plan import Chunks
 from coldstart.ports import Advert, Digester, Grant, Memory, Transport
 from coldstart.source import NO_SIGN_OF_LIFE, Terms
 from coldstart.station import Station
@@ -43,8 +44,8 @@ class Lending:
         memory: the verified weights.
         truths: knows the digests they were verified against; ``digester`` computes them anew.
         transports, terms: what is lent over, and on what conditions.
-        host: the address in the advert, for people.
-        advertised: called after the first advert: nobody need wait for us any more.
+        host, rack: where we are, in the advert.
+        advertised: called after the first advert of all chunks: nobody need wait for us any more.
 
     ``post`` queues an event for the source's machine, ``post_to_joiner`` for the joiner's; both are
     set by whoever connects the parts.
@@ -61,11 +62,13 @@ class Lending:
         *,
         host: str,
         advertised: Callable[[], Awaitable[None]],
+        rack: str = "",
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._digester = digester
-        self._terms, self._host, self._advertised = terms, host, advertised
+        self._terms, self._host, self._rack, self._advertised = terms, host, rack, advertised
+        self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
         self._unseen: dict[str, int] = {}
@@ -98,7 +101,7 @@ class Lending:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case effects.Advertise():
-                self._vouch_for(effect.held)
+                self._vouch_for(effect.held, waiting=effect.have is not None)
                 async with self._in_order:
                     await self._advertise(effect)
             case effects.Withdraw():
@@ -111,9 +114,10 @@ class Lending:
                 await self._open(effect)
             case effects.SendOffer():
                 await self._send_offer(effect)
+            case effects.SendProgress():
+                await self._send(effect.joiner, self._progress(effect))
             case effects.SendRefusal():
-                refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason[:512])
-                await self._send(effect.joiner, refusal)
+                await self._send(effect.joiner, self._refusal(effect))
             case effects.CloseGrant():
                 await self._close(effect)
             case effects.Inspect():
@@ -135,7 +139,7 @@ class Lending:
                         fence,
                         message.number,
                         message.layout,
-                        message.transports,
+                        _wanted(message, self._host),
                         message.trace,
                     )
                 )
@@ -151,11 +155,12 @@ class Lending:
 
     async def _advertise(self, effect: effects.Advertise) -> None:
         bus = self._station.bus
-        if bus is None or self._truths.known is None:
+        truth, layout, complete = self._truths.known, self._memory.layout, effect.have is None
+        if bus is None or (truth is None and complete):
             return
-        if effect.afresh or not self._truths.published:
+        if truth is not None and (effect.afresh or not self._truths.published):
             await self._publish()
-        layout = self._memory.layout
+        have = layout.chunks if effect.have is None else len(effect.have)
         advert = Advert(
             worker=self._worker.name,
             inbox=self._worker.inbox,
@@ -163,18 +168,20 @@ class Lending:
             generation=effect.generation,
             layout=self._station.lineage,
             slots=self._terms.slots,
-            have=layout.chunks if effect.lends else 0,
+            have=have if effect.lends else 0,
             total=layout.chunks,
             transports=tuple(self._transports),
             host=self._host,
             device=self._memory.device,
             since=self._since,
             proof=effect.proof,
+            rack=self._rack,
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
-        if not self._epoch:
+        if complete and not self._complete:
+            self._complete = True
             await self._advertised()
-        lost = self._epoch not in ("", standing.epoch) or standing.root != self._truths.known.root
+        lost = self._epoch not in ("", standing.epoch) or (truth is not None and standing.root != truth.root)
         self._epoch = standing.epoch
         self.post(events.StoreRenewed() if lost else events.Advertised(standing.struck, effect.ended))
 
@@ -186,16 +193,19 @@ class Lending:
             logger().error("truth conflict", shard=shard, roots=list(roots), worker=self._worker.name)
             raise BusError("published truths disagree", advice="this worker serves but does not lend")
 
-    def _vouch_for(self, held: Sequence[str]) -> None:
+    def _vouch_for(self, held: Sequence[str], *, waiting: bool) -> None:
         """A joiner that a transport sees reading is alive, whether or not its letters come through.
 
-        One that has accepted, or was seen, and is not seen twice in a row, has died.
+        One that has accepted, or was seen, and is not seen twice in a row, has died; unless it may be
+        ``waiting`` for chunks that we have not got ourselves.
         """
         for transfer in held:
             able = [transport for transport in self._transports.values() if transport.traits.sees_readers]
             if any(transport.reading(transfer) for transport in able):
                 self._unseen[transfer] = 0
                 self.post(events.AcceptReceived(transfer))
+            elif waiting:
+                self._unseen.pop(transfer, None)
             elif transfer in self._unseen and len(able) == len(self._transports):
                 self._unseen[transfer] += 1
                 if self._unseen[transfer] == UNSEEN:
@@ -203,10 +213,10 @@ class Lending:
 
     async def _inspect(self, effect: effects.Inspect) -> Event:
         """Digest our own memory anew; a digest that cannot be had proves nothing."""
-        truth, layout = self._truths.known, self._memory.layout
+        layout = self._memory.layout
         for chunk in effect.chunks if effect.chunks is not None else range(layout.chunks):
             digest = await anyio.to_thread.run_sync(self._digester.digest, self._memory, layout.chunk(chunk))
-            if truth is None or truth.digest(chunk) != digest:
+            if self._truths.expected(chunk) != digest:
                 logger().error("own weights differ from the truth", worker=self._worker.name, chunk=chunk)
                 return events.WeightsDamaged(effect.generation, chunk)
         return events.WeightsProven(effect.generation)
@@ -249,9 +259,29 @@ class Lending:
             transport=effect.transport,
             ticket=effect.ticket,
             generation=effect.generation,
+            have=_bits(effect.have),
+            source=self._worker.inbox,
         )
         await self._send(effect.joiner, offer)
 
-    async def _send(self, inbox: str, message: Offer | Refusal) -> None:
+    def _progress(self, effect: effects.SendProgress) -> Progress:
+        answer, have = effect.number + 1, _bits(effect.have)
+        return Progress(transfer=effect.transfer, answer=answer, have=have, source=self._worker.inbox)
+
+    def _refusal(self, effect: effects.SendRefusal) -> Refusal:
+        answer, reason = effect.number + 1, effect.reason[:512]
+        return Refusal(transfer=effect.transfer, answer=answer, reason=reason, source=self._worker.inbox)
+
+    async def _send(self, inbox: str, message: Offer | Progress | Refusal) -> None:
         if self._station.bus is not None:
             await self._station.bus.send(self._station.key, inbox, encode(message), self._station.nonce())
+
+
+def _bits(have: Chunks | None) -> bytes | None:
+    return None if have is None else have.encoded()
+
+
+def _wanted(hello: Hello, host: str) -> tuple[str, ...]:
+    """The joiner's transports in the order that it wants them in from ``host``."""
+    favoured = [name for name in hello.favours.get(host, ()) if name in hello.transports]
+    return tuple(dict.fromkeys((*favoured, *hello.transports)))

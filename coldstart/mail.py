@@ -1,4 +1,4 @@
-"""Reads this worker's inbox and the fleet's stream, and hands each letter to the right machine.
+"""Reads this worker's inbox, and hands each letter to the right machine.
 
 Decides nothing; counts what it cannot read. It goes on through any outage of the bus: it backs
 off, listens again, and tells both machines when the store has lost its memory.
@@ -11,8 +11,8 @@ from collections.abc import Callable
 import anyio
 
 from coldstart.errors import BadMessage, BusError
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Refusal, decode
-from coldstart.ports import Bus, Cursor, Letter
+from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Progress, Refusal, decode
+from coldstart.ports import Bus, Cursor, Granted, Letter
 from coldstart.telemetry import logger
 
 WAIT_SECONDS = 2.0
@@ -25,8 +25,9 @@ class Mail:
 
     Args:
         to_joiner: takes a source's letters.
+        granted: takes the store's, about claims that stood in line.
         to_source: takes joiners' letters, with the fence of the claim.
-        fleet_changed, store_renewed: told of what the streams imply.
+        store_renewed: told when the store has lost its memory.
     """
 
     def __init__(
@@ -35,14 +36,14 @@ class Mail:
         shard: str,
         inbox: str,
         *,
-        to_joiner: Callable[[Offer | Refusal], None],
+        to_joiner: Callable[[Offer | Progress | Refusal], None],
+        granted: Callable[[str, Granted], None],
         to_source: Callable[[Hello | Accept | Doubt | Done, int], None],
-        fleet_changed: Callable[[], None],
         store_renewed: Callable[[], None],
     ) -> None:
         self._bus, self._shard, self._inbox = bus, shard, inbox
         self._to_joiner, self._to_source = to_joiner, to_source
-        self._fleet_changed, self._store_renewed = fleet_changed, store_renewed
+        self._granted, self._store_renewed = granted, store_renewed
         self.dropped = 0
 
     async def run(self) -> None:
@@ -50,7 +51,7 @@ class Mail:
         cursor, failures = Cursor(), 0
         while True:
             try:
-                heard = await self._bus.listen(self._shard, self._inbox, cursor, WAIT_SECONDS)
+                heard = await self._bus.listen(self._shard, self._inbox, cursor, WAIT_SECONDS, fleet=False)
             except BusError as error:
                 pause = BACK_OFF[min(failures, len(BACK_OFF) - 1)]
                 if failures == 0:
@@ -66,10 +67,11 @@ class Mail:
                 self._store_renewed()
             for letter in heard.letters:
                 self._deliver(letter)
-            if heard.fleet_changed:
-                self._fleet_changed()
 
     def _deliver(self, letter: Letter) -> None:
+        if letter.granted is not None:
+            self._granted(letter.transfer, letter.granted)
+            return
         try:
             message = decode(letter.body)
         except BadMessage as error:
@@ -77,7 +79,7 @@ class Mail:
             logger().warning("letter dropped", error=str(error), dropped=self.dropped)
             return
         match message:
-            case Offer() | Refusal():
+            case Offer() | Progress() | Refusal():
                 self._to_joiner(message)
             case Hello() | Accept() | Doubt() | Done():
                 self._to_source(message, letter.fence)

@@ -22,11 +22,17 @@ from coldstart.identity import Id
 VERSION = 1
 MAX_BYTES = 64 * 1024
 MAX_TICKET_BYTES = 16 * 1024
+MAX_BITS_BYTES = 8 * 1024
+"""One bit per chunk: of 65,536 chunks."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,32}\Z")]
 Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{0,64}\Z")]
+Host = Annotated[str, msgspec.Meta(max_length=256)]
+Favour = Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)]
 Words = Annotated[str, msgspec.Meta(max_length=512)]
+Sender = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{0,96}\Z")]
+Bits = Annotated[bytes, msgspec.Meta(max_length=MAX_BITS_BYTES)]
 Ticket = Annotated[bytes, msgspec.Meta(max_length=MAX_TICKET_BYTES)]
 
 
@@ -45,22 +51,41 @@ class Hello(Message, frozen=True, tag="hello"):
     layout: Hex
     transports: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)]
     trace: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    favours: Annotated[dict[Host, Favour], msgspec.Meta(max_length=32)] = {}
+    """Where the joiner wants another order of transports, by the host that the source's advert names."""
 
 
-class Offer(Message, frozen=True, tag="offer"):
-    """Source to joiner: my memory is open to you; ``answer`` is your number plus one."""
+class Reply(Message, frozen=True, kw_only=True):
+    """Base of what a source says to a joiner.
+
+    ``answer`` is the joiner's number plus one. ``source`` is the inbox of who says it: a store that fell back
+    to an earlier state may have sent the same hello to two sources. Empty from versions that did not say.
+    """
 
     answer: Number
+    source: Sender = ""
+
+
+class Offer(Reply, frozen=True, tag="offer"):
+    """Source to joiner: my memory is open to you."""
+
     number: Number
     transport: Name
     ticket: Ticket
     generation: Number
+    have: Bits | None = None
+    """The chunks that can be had so far, one bit each, the lowest first; None: all of them."""
 
 
-class Refusal(Message, frozen=True, tag="refusal"):
-    """Source to joiner: no, or no more; ``answer`` is your number plus one."""
+class Progress(Reply, frozen=True, tag="progress"):
+    """Source to joiner: I live, and this can be had here by now."""
 
-    answer: Number
+    have: Bits | None = None
+
+
+class Refusal(Reply, frozen=True, tag="refusal"):
+    """Source to joiner: no, or no more."""
+
     reason: Words
 
 
@@ -85,7 +110,7 @@ class Done(Message, frozen=True, tag="done"):
     outcome: Words
 
 
-AnyMessage = Hello | Offer | Refusal | Accept | Doubt | Done
+AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done
 
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

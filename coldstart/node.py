@@ -8,6 +8,7 @@ same connections hold in a process with sockets and in a test without (``wiring.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from random import Random
 from secrets import SystemRandom
 from typing import Any
@@ -20,7 +21,6 @@ from coldstart.events import (
     DrainRequested,
     Event,
     Expired,
-    FleetChanged,
     Started,
     StoreRenewed,
     Timer,
@@ -32,6 +32,7 @@ from coldstart.identity import Shard, lineage
 from coldstart.joining import Joining, Target
 from coldstart.journal import Journal
 from coldstart.lending import Lending
+from coldstart.links.memory import Links
 from coldstart.mail import Mail
 from coldstart.phases.states import State
 from coldstart.plan import Limits
@@ -52,12 +53,18 @@ class Means(msgspec.Struct, frozen=True):
         bus: None when there is no coordination; ``no_bus`` says why.
         transports: those that can serve the target's device, in order of preference.
         host: the address that the advert shows.
+        rack: what workers with a fast way to each other have in common.
+        links: what is known of the links to others; None: nothing, and nothing is remembered.
+        ordered: whether the order of ``transports`` is the operator's, which no rate changes.
     """
 
     bus: Bus | None
     transports: Mapping[str, Transport]
     host: str
     no_bus: str = ""
+    links: Links | None = None
+    ordered: bool = False
+    rack: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -101,11 +108,13 @@ class Node:
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
         storage = target.storage
         self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
-        self._claiming = Claiming(station, truths, names, carrier)
+        links = means.links or Links(None, target.memory.device)
+        favours = dict if means.ordered else partial(links.favours, names)
+        self._claiming = Claiming(station, truths, names, carrier, favours, means.host, means.rack)
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus)
-        self._joining = Joining(target, self._claiming, truths, means.transports, self._voting)
+        self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
         self._lending = Lending(
             station,
             target.memory,
@@ -114,6 +123,7 @@ class Node:
             means.transports,
             terms,
             host=means.host,
+            rack=means.rack,
             advertised=self._claiming.resign,
         )
         journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None
@@ -126,7 +136,7 @@ class Node:
         )
         self._claiming.post = self._joining.post = self._lending.post_to_joiner = self.joiner.post
         self._lending.post = self._joining.post_to_source = self.source.post
-        self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run)
+        self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run, links.run)
         if self._voting is not None:
             self._voting.post = self.joiner.post
             self.parts += (self._voting.run,)
@@ -139,8 +149,8 @@ class Node:
             station.key,
             station.worker.inbox,
             to_joiner=self._claiming.letter,
+            granted=self._claiming.granted,
             to_source=self._lending.letter,
-            fleet_changed=lambda: self.joiner.post(FleetChanged()),
             store_renewed=lambda: self.source.post(StoreRenewed()),
         )
 

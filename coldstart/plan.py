@@ -30,6 +30,18 @@ class Chunks(msgspec.Struct, frozen=True):
         """The chunks 0 to ``count - 1``."""
         return cls((1 << count) - 1)
 
+    @classmethod
+    def decoded(cls, data: bytes) -> Chunks:
+        """The set that :meth:`encoded` made ``data`` of."""
+        return cls(int.from_bytes(data, "little"))
+
+    def encoded(self) -> bytes:
+        """One bit per chunk, the lowest first; as short as it can be."""
+        return self.bits.to_bytes(-(-self.bits.bit_length() // 8), "little")
+
+    def __and__(self, other: Chunks) -> Chunks:
+        return Chunks(self.bits & other.bits)
+
     def __or__(self, other: Chunks) -> Chunks:
         return Chunks(self.bits | other.bits)
 
@@ -68,7 +80,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rate counts as patience, and the source is left when that is spent. 0: any rate will do.
         sources: how many sources are tried.
         follow: live loaders are waited for so long altogether, then storage is read here too.
-        retry: a waiting joiner asks again at least so often.
+        retry: a joiner that stands in line asks again so often.
+        share: a source that already lends to another is taken only after so long in line: whoever
+            receives now will lend in a moment, over a link that nobody shares yet.
         quiet: an abandoned pull must be quiet within this.
         storage_stall: a storage read in which nothing lands for so long has failed.
         whole_load: a loader that brings everything at its end, with no progress before, takes at most this.
@@ -84,7 +98,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor: float = 10e6
     sources: int = 3
     follow: float = 300.0
-    retry: float = 0.5
+    retry: float = 1.0
+    share: float = 1.0
     quiet: float = 5.0
     storage_stall: float = 30.0
     whole_load: float = 600.0

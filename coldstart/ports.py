@@ -373,7 +373,8 @@ class Advert(msgspec.Struct, frozen=True):
     ``layout`` is the lineage of the weights (:func:`coldstart.identity.lineage`), ``inbox`` names
     the stream of this incarnation; ``generation`` grows when the weights
     change; ``have`` of ``total`` chunks are verified and may be pulled; ``proof`` grows whenever
-    this incarnation has digested its memory anew and found it right.
+    this incarnation has digested its memory anew and found it right. ``rack`` names what workers with a
+    fast way to each other have in common; empty where nobody said so.
     """
 
     worker: str
@@ -389,6 +390,7 @@ class Advert(msgspec.Struct, frozen=True):
     device: str
     since: float = 0.0
     proof: int = 0
+    rack: str = ""
     used: int = 0
     """Slots in use; filled in by the bus."""
     struck: bool = False
@@ -398,7 +400,8 @@ class Advert(msgspec.Struct, frozen=True):
 class Skip(msgspec.Struct, frozen=True):
     """A worker that was considered and passed over, and why.
 
-    Reasons of the bus: ``excluded``, ``layout``, ``transports``, ``struck``, ``empty``, ``busy``.
+    Reasons of the bus: ``excluded``, ``layout``, ``transports``, ``struck``, ``empty``, ``behind`` (it has
+    no more than the joiner, and not all), ``busy``, ``shared`` (it lends to somebody already).
     """
 
     worker: str
@@ -409,8 +412,18 @@ class Skip(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True):
     """One request for a source: discovery, slot, fence and the joiner's hello in one operation.
 
-    Idempotent by ``transfer``: a repeated claim returns the first answer. If a source is
-    granted, ``hello`` is put into its inbox together with the fence.
+    Idempotent by ``transfer``: a repeated claim returns the answer that gave it a source or the lead.
+    If a source is granted, ``hello`` is put into its inbox together with the fence.
+
+    Among usable sources the first of ``prefer`` wins; then the nearest (same host, same rack, others),
+    the least loaded, the one with more free slots, the one with more chunks, and luck.
+
+    A claim that is deferred may stand in line (``queue_seconds``). Whenever a source has room, those in
+    line are served in the order of their arrival, before any new claim that the same source would suit:
+    the hello goes to the source and a :class:`Letter` with the grant to ``inbox``. Claiming again with
+    the same transfer keeps the place, replaces the claim's other fields, and tells of a grant whose
+    letter was lost. The place is lost when the time is over, by an answer other than
+    :class:`Deferred`, and by :meth:`Bus.release`.
 
     Args:
         layout: the joiner's lineage; sources of another one are skipped.
@@ -419,6 +432,13 @@ class Claim(msgspec.Struct, frozen=True):
         slot_seconds: life of the slot, on the server's clock.
         lead_seconds: life of the loader's lease if this joiner is elected; 0: never elect.
         luck: breaks ties between equal sources; 0 <= luck < 2**31.
+        have: chunks that the joiner holds; a source that is not complete must have more.
+        prefer: workers to be taken before all others, best first; the first few are looked at.
+        host, rack: where the joiner is, in the words of :class:`Advert`; empty is near to nobody.
+        inbox: where the letter goes if the grant comes later; without one, only claiming again tells.
+        queue_seconds: how long to stand in line if deferred; 0: not at all.
+        share_seconds: time in line before which a source that lends to somebody already will not do:
+            who receives now will lend in a moment, and then serves a newcomer better.
     """
 
     shard: str
@@ -431,6 +451,13 @@ class Claim(msgspec.Struct, frozen=True):
     slot_seconds: float = 30.0
     lead_seconds: float = 3.0
     luck: int = 0
+    have: int = 0
+    prefer: tuple[str, ...] = ()
+    host: str = ""
+    rack: str = ""
+    inbox: str = ""
+    queue_seconds: float = 0.0
+    share_seconds: float = 0.0
 
 
 class Granted(msgspec.Struct, frozen=True):
@@ -479,10 +506,16 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """One message from an inbox; ``fence`` is set by the claim that sent it, else 0."""
+    """One message from an inbox; ``fence`` is set by the claim that sent it, else 0.
+
+    A letter with ``granted`` is the store's own, with an empty body: the claim that stood in line for
+    ``transfer`` has got a source.
+    """
 
     body: bytes
     fence: int = 0
+    transfer: str = ""
+    granted: Granted | None = None
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -508,6 +541,16 @@ class Standing(msgspec.Struct, frozen=True):
     struck: bool = False
 
 
+class Stated(msgspec.Struct, frozen=True):
+    """What is known of a truth that is being made: the digests stated so far, by chunk.
+
+    Once the truth is published, ``root`` names it and ``digests`` is empty: it is fetched as a whole.
+    """
+
+    root: str = ""
+    digests: Mapping[int, bytes] = {}
+
+
 class Bus(Protocol):
     """Coordination: hints, leases and letters. Nothing in it is needed for safety.
 
@@ -525,8 +568,14 @@ class Bus(Protocol):
         """Find a source and take a slot, or be elected to read storage: one atomic operation."""
         ...
 
-    async def release(self, shard: str, source: str, transfer: str) -> Advert | None:
-        """Give a slot back; returns the source's advert as it stands now, if it is still alive."""
+    async def release(self, shard: str, source: str, transfer: str, letter: bytes = b"") -> Advert | None:
+        """Give a slot back; returns the source's advert as it stands now, if it is still alive.
+
+        Args:
+            source: empty takes the claim back wherever it stands: in line, or at a source by now.
+            letter: for the source, before the slot can be granted again: put into the inbox that the hello
+                went to or, where the store does not know that (any more), into the source's present one.
+        """
         ...
 
     async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
@@ -562,16 +611,30 @@ class Bus(Protocol):
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None: ...
 
+    async def state(self, shard: str, layout: str, digests: Mapping[int, bytes]) -> bool:
+        """State digests (16 bytes, by chunk) of a truth that is being made, for those who receive meanwhile.
+
+        What stands for a chunk stays. Returns false, and changes nothing, if any of ``digests`` differs
+        from what stands. Once a truth is published there is nothing left to state, and this does nothing.
+        """
+        ...
+
+    async def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
+        """The published root, or else the digests stated for chunks from ``first`` on; in a conflict neither."""
+        ...
+
     async def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
         """Put a letter into an inbox, once per nonce."""
         ...
 
-    async def listen(self, shard: str, inbox: str, cursor: Cursor, seconds: float) -> Heard:
-        """Wait up to ``seconds`` for letters or a fleet change. One listener per bus object."""
+    async def listen(
+        self, shard: str, inbox: str, cursor: Cursor, seconds: float, *, fleet: bool = True
+    ) -> Heard:
+        """Wait up to ``seconds`` for letters or, with ``fleet``, a fleet change. One listener per bus object."""
         ...
 
-    async def record(self, shard: str, entry: bytes) -> None:
-        """Append to the shard's journal stream (bounded)."""
+    async def record(self, shard: str, entries: Sequence[bytes]) -> None:
+        """Append to the shard's journal stream (bounded), in order."""
         ...
 
     async def vote(self, group: str, paper: Paper) -> Tally:

@@ -26,6 +26,7 @@ from coldstart.events import (
 from coldstart.group import Accord, Verdict
 from coldstart.group import Path as GroupPath
 from coldstart.layout import Layout
+from coldstart.links.rates import Floors, Moved, Origin, Passage, joined, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import (
     STORAGE,
@@ -85,6 +86,10 @@ class Report(msgspec.Struct, frozen=True):
     where the host filled the memory itself.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
+    ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
+    head of the first transfer), or a ``transfer``, ``link_age`` seconds ago; 0 and ``none`` where nothing was measured.
+    ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
+    were missed, and by how much.
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
     None for a worker that is in none.
     """
@@ -103,12 +108,17 @@ class Report(msgspec.Struct, frozen=True):
     bytes_peer: int
     bytes_storage: int
     gbps: float
+    link_gbps: float
+    link_from: Origin
+    link_age: float
+    share: float
     seconds: float
     phases: dict[str, float]
     attempts: tuple[Attempt, ...]
     timeline: tuple[Mark, ...]
     detours: tuple[str, ...]
     skipped: tuple[str, ...]
+    warnings: tuple[str, ...]
     root: str
     error: str | None = None
     group: GroupReport | None = None
@@ -135,12 +145,17 @@ class Recorder:
         worker, shard, model: names for the report.
         layout: of the carried tensors, to count bytes.
         began: monotonic seconds at which the cold start began (before the skeleton was built).
+        floors: what is to be warned of.
     """
 
-    def __init__(self, worker: str, shard: str, model: str, layout: Layout, began: float) -> None:
+    def __init__(
+        self, worker: str, shard: str, model: str, layout: Layout, began: float, floors: Floors | None = None
+    ) -> None:
         self._worker, self._shard, self._model = worker, shard, model
         self._layout = layout
         self._began = began
+        self._floors = floors or Floors()
+        self._passages: list[Passage] = []
         self._entered = began
         self._now = began
         self._ended: float | None = None
@@ -181,8 +196,10 @@ class Recorder:
                 self._skipped.update({skip.worker: skip.reason for skip in skipped})
             case OfferReceived(transport=transport):
                 self._transport = transport
-            case PullEnded(route=route) if route:
-                self._route = route
+            case PullEnded(route=route, passage=passage):
+                self._route = route or self._route
+                if passage is not None:
+                    self._passages.append(passage)
             case TruthUnpublished():
                 self._own_truth = True
             case Started(loaded=loaded):
@@ -255,6 +272,8 @@ class Recorder:
         peer = sum(payload_of(self._layout, origins[origin]) for origin in peers)
         phase = phase_of(state) if state else Phase.IDLE
         moving = self._phases.get("transfer" if peer else "fallback", 0.0)
+        passages = joined(self._passages)
+        passage = max(passages, key=lambda each: each.moved.nbytes, default=Passage("", "", "", Moved()))
         return Report(
             worker=self._worker,
             shard=self._shard,
@@ -270,12 +289,17 @@ class Recorder:
             bytes_peer=peer,
             bytes_storage=storage,
             gbps=(peer or storage) / moving / 1e9 if moving > 0 else 0.0,
+            link_gbps=passage.link / 1e9,
+            link_from=passage.origin,
+            link_age=passage.age,
+            share=passage.share,
             seconds=(self._ended or self._now) - self._began,
             phases=dict(self._phases),
             attempts=tuple(self._attempts),
             timeline=tuple(self._timeline),
             detours=journey.detours if journey else (),
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
+            warnings=tuple(words for each in passages for words in shortfalls(each, self._floors)),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
             group=_grouped(journey.accord) if journey and journey.accord else None,

@@ -1,6 +1,7 @@
 """The source's state machine: advertise, grant, watch over grants, drain.
 
-Decides who may read this worker's weights and for how long. Like the joiner's machine it is
+Decides who may read this worker's weights and for how long. Verified chunks are lent while the others
+still arrive; joiners are told of each and that we live. Like the joiner's machine it is
 pure: ``step(state, event, at) -> (state, effects)``, total over modes and events. A grant lives
 only as long as its joiner shows signs of life; a joiner that dies, stalls or lies costs a
 source one slot until the grant's time is over, and nothing else. Weights are lent only in the
@@ -26,6 +27,7 @@ from coldstart.effects import (
     OpenOffer,
     ReportDrained,
     SendOffer,
+    SendProgress,
     SendRefusal,
     Withdraw,
 )
@@ -81,11 +83,13 @@ class Terms(msgspec.Struct, frozen=True):
     Args:
         layout: lineage of the weights that are lent.
         slots: grants at one time.
-        transports: names, in order of preference.
+        transports: names.
         lease: life of the advert; renewed three times as often.
         accept: an offer that is not accepted within this is taken back.
         grant: an accepted grant without a sign of life for so long is closed.
         drain: grants in flight may go on for so long.
+        tell: while chunks arrive here, joiners are told of them at most so often.
+        beat: and of progress that is no chunk yet.
     """
 
     layout: str
@@ -95,6 +99,8 @@ class Terms(msgspec.Struct, frozen=True):
     accept: float = 5.0
     grant: float = 15.0
     drain: float = 10.0
+    tell: float = 0.02
+    beat: float = 0.5
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -102,6 +108,10 @@ class Source(msgspec.Struct, frozen=True):
 
     terms: Terms
     mode: Mode = Mode.SILENT
+    have: Chunks | None = Chunks()
+    """What may be lent; None: everything."""
+    told: float = -1.0
+    """When joiners were last told of what is here."""
     generation: int = 1
     """Grows when the weights change: what is read across a change is a mixture."""
     proof: int = 0
@@ -134,12 +144,39 @@ Move = tuple[Source, tuple[Effect, ...]]
 # ------------------------------------------------------------------------------------ advertising
 
 
-def lending_started(source: Source, event: events.LendingStarted) -> Move:
-    lending = replace(source, mode=Mode.OPEN)
-    return lending, (_advert(lending),)
+def chunks_shared(source: Source, event: events.ChunksShared, at: float) -> Move:
+    """What has arrived and is right can be had at once; a first chunk makes a source.
+
+    Nothing new is a sign that we go on: whoever waits for more is told of that, too, though not as often.
+    """
+    if source.have is None:
+        return source, ()
+    pause = source.terms.beat if event.have == source.have else source.terms.tell
+    sharing, effects = _tell(replace(source, mode=Mode.OPEN, have=event.have), pause, at)
+    return sharing, (_advert(sharing), *effects) if source.mode is Mode.SILENT else effects
 
 
-def advertised(source: Source, event: events.Advertised) -> Move:
+def sharing_ended(source: Source, event: events.SharingEnded, at: float) -> Move:
+    """The memory is left, or will be written again, before all of it was here."""
+    if source.have is None:
+        return source, ()
+    withdrawn: tuple[Effect, ...] = ()
+    if source.mode is not Mode.SILENT:
+        withdrawn = (Withdraw(), Disarm(Timer.RENEW), Disarm(Timer.TELL))
+    state, effects = _close_all(replace(source, mode=Mode.SILENT, have=Chunks(), doubts=()), "left")
+    return state, (*effects, *withdrawn)
+
+
+def lending_started(source: Source, event: events.LendingStarted, at: float) -> Move:
+    """Everything is here and right; but what is withheld stays so."""
+    if source.have is None:
+        return source, ()
+    mode = Mode.WITHHELD if source.mode is Mode.WITHHELD else Mode.OPEN
+    lending = replace(source, mode=mode, have=None)
+    return lending, (_advert(lending), Disarm(Timer.TELL), *_progress(lending))
+
+
+def advertised(source: Source, event: events.Advertised, at: float) -> Move:
     """Who is struck at two renewals in a row has missed the letter that says why: all must be inspected."""
     if source.ended:
         source = replace(source, ended=tuple(name for name in source.ended if name not in event.ended))
@@ -152,40 +189,42 @@ def advertised(source: Source, event: events.Advertised) -> Move:
     return doubting, (renew, _inspect(doubting))
 
 
-def advert_failed(source: Source, event: events.AdvertFailed) -> Move:
+def advert_failed(source: Source, event: events.AdvertFailed, at: float) -> Move:
     """The store may have lost us; when it is back it is told everything."""
     return source, (Arm(Timer.RENEW, source.terms.lease / 3),)
 
 
-def store_renewed(source: Source, event: events.StoreRenewed) -> Move:
+def store_renewed(source: Source, event: events.StoreRenewed, at: float) -> Move:
     return source, (_advert(source, afresh=True),)
 
 
 # -------------------------------------------------------------------------- weights that may be wrong
 
 
-def weights_changed(source: Source, event: events.WeightsChanged) -> Move:
+def weights_changed(source: Source, event: events.WeightsChanged, at: float) -> Move:
     """Whoever reads now gets a mixture: nobody may, until the weights are proven again."""
     return _withhold(source, "weights changed")
 
 
-def weights_settled(source: Source, event: events.WeightsSettled) -> Move:
+def weights_settled(source: Source, event: events.WeightsSettled, at: float) -> Move:
     """They are lent again if they equal the truth; they may be others now, for good."""
     return source, (Inspect(source.generation),)
 
 
-def doubt_received(source: Source, event: events.DoubtReceived) -> Move:
+def doubt_received(source: Source, event: events.DoubtReceived, at: float) -> Move:
     """The joiner may be wrong, or the way to it: look for ourselves, one chunk at a time.
 
     Anybody may doubt, also after the grant has ended: an answer costs one digest at a time.
     """
     if event.chunk in source.doubts or len(source.doubts) >= MAX_DOUBTS:
         return source, ()
+    if source.have is not None and event.chunk not in source.have:
+        return source, ()
     doubting = replace(source, doubts=(*source.doubts, event.chunk))
     return doubting, () if source.doubts else (_inspect(doubting),)
 
 
-def weights_proven(source: Source, event: events.WeightsProven) -> Move:
+def weights_proven(source: Source, event: events.WeightsProven, at: float) -> Move:
     """Say so to those who were warned of us."""
     if event.generation != source.generation:
         return source, ()
@@ -196,7 +235,7 @@ def weights_proven(source: Source, event: events.WeightsProven) -> Move:
     return proven, (_advert(proven),)
 
 
-def weights_damaged(source: Source, event: events.WeightsDamaged) -> Move:
+def weights_damaged(source: Source, event: events.WeightsDamaged, at: float) -> Move:
     """Our own memory is wrong: it is not lent again."""
     if event.generation != source.generation or source.mode is Mode.WITHHELD:
         return source, ()
@@ -206,36 +245,41 @@ def weights_damaged(source: Source, event: events.WeightsDamaged) -> Move:
 # ----------------------------------------------------------------------------------------- grants
 
 
-def hello_received(source: Source, event: events.HelloReceived) -> Move:
-    """Give a grant, or say why not. A repeated hello changes nothing."""
+def hello_received(source: Source, event: events.HelloReceived, at: float) -> Move:
+    """Give a grant, or say why not. A repeated hello changes nothing.
+
+    Among the transports that we lend over the joiner's order decides: it knows how fast each was.
+    """
     if source.grantee(event.transfer) is not None:
         return source, ()
-    transport = next((name for name in source.terms.transports if name in event.transports), "")
+    transport = next((name for name in event.transports if name in source.terms.transports), "")
     if reason := _objection(source, event, transport):
         return source, (SendRefusal(event.transfer, event.joiner, event.number, reason),)
     grant = Grantee(event.transfer, event.joiner, transport, event.number)
+    beat = () if source.have is None else (Arm(Timer.TELL, source.terms.tell),)
     return source.with_grant(grant), (
         OpenOffer(event.transfer, event.joiner, event.fence, transport, event.trace),
         Arm(Timer.GRANT, source.terms.accept, event.transfer),
+        *beat,
     )
 
 
-def refuse(source: Source, event: events.HelloReceived) -> Move:
+def refuse(source: Source, event: events.HelloReceived, at: float) -> Move:
     """Silent, draining or closed: no new grants."""
     return source, (SendRefusal(event.transfer, event.joiner, event.number, source.mode.value),)
 
 
-def offer_opened(source: Source, event: events.OfferOpened) -> Move:
+def offer_opened(source: Source, event: events.OfferOpened, at: float) -> Move:
     grant = source.grantee(event.transfer)
     if grant is None or grant.closing:
         return source, ()
     offer = SendOffer(
-        event.transfer, grant.joiner, grant.transport, event.ticket, grant.number, source.generation
+        event.transfer, grant.joiner, grant.transport, event.ticket, grant.number, source.generation, source.have
     )
     return source, (offer,)
 
 
-def offer_failed(source: Source, event: events.OfferFailed) -> Move:
+def offer_failed(source: Source, event: events.OfferFailed, at: float) -> Move:
     grant = source.grantee(event.transfer)
     if grant is None:
         return source, ()
@@ -247,7 +291,7 @@ def offer_failed(source: Source, event: events.OfferFailed) -> Move:
     )
 
 
-def accept_received(source: Source, event: events.AcceptReceived) -> Move:
+def accept_received(source: Source, event: events.AcceptReceived, at: float) -> Move:
     """The joiner lives: its grant's clock starts anew."""
     grant = source.grantee(event.transfer)
     if grant is None or grant.closing:
@@ -256,19 +300,21 @@ def accept_received(source: Source, event: events.AcceptReceived) -> Move:
     return state, (Arm(Timer.GRANT, source.terms.grant, event.transfer),)
 
 
-def done_received(source: Source, event: events.DoneReceived) -> Move:
+def done_received(source: Source, event: events.DoneReceived, at: float) -> Move:
     return _close(source, event.transfer, event.outcome)
 
 
-def grant_closed(source: Source, event: events.GrantClosed) -> Move:
+def grant_closed(source: Source, event: events.GrantClosed, at: float) -> Move:
     ended = (*source.ended, event.transfer)[-MAX_ENDED:]
     return _maybe_drained(replace(source.without(event.transfer), ended=ended))
 
 
-def expired(source: Source, event: events.Expired) -> Move:
+def expired(source: Source, event: events.Expired, at: float) -> Move:
     match event.timer:
         case Timer.RENEW if source.mode in (Mode.OPEN, Mode.WITHHELD):
             return source, (_advert(source),)
+        case Timer.TELL if source.have is not None:
+            return replace(source, told=at), _progress(source)
         case Timer.GRANT:
             return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:
@@ -280,14 +326,14 @@ def expired(source: Source, event: events.Expired) -> Move:
 # ------------------------------------------------------------------------------------------ drain
 
 
-def drain_requested(source: Source, event: events.DrainRequested) -> Move:
+def drain_requested(source: Source, event: events.DrainRequested, at: float) -> Move:
     """No new grants from now on; those in flight have until the drain's end."""
     draining = replace(source, mode=Mode.DRAINING)
     state, effects = _maybe_drained(draining)
     return state, (Withdraw(), Disarm(Timer.RENEW), Arm(Timer.DRAIN, source.terms.drain), *effects)
 
 
-def report_again(source: Source, event: events.DrainRequested) -> Move:
+def report_again(source: Source, event: events.DrainRequested, at: float) -> Move:
     return source, (ReportDrained(),)
 
 
@@ -316,10 +362,14 @@ _INSPECTED: frozenset[type[Event]] = frozenset(
 )
 _ADVERT: frozenset[type[Event]] = frozenset({events.Advertised, events.AdvertFailed, events.StoreRenewed})
 
+_SHARED: frozenset[type[Event]] = frozenset({events.ChunksShared, events.SharingEnded})
+
 HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
     Mode.SILENT: {
         **_ANY,
         events.LendingStarted: lending_started,
+        events.ChunksShared: chunks_shared,
+        events.SharingEnded: sharing_ended,
         events.WeightsChanged: weights_changed,
         events.HelloReceived: refuse,
         events.DrainRequested: drain_requested,
@@ -327,6 +377,9 @@ HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
     Mode.OPEN: {
         **_ANY,
         **_ADVERTISED,
+        events.LendingStarted: lending_started,
+        events.ChunksShared: chunks_shared,
+        events.SharingEnded: sharing_ended,
         events.HelloReceived: hello_received,
         events.DoubtReceived: doubt_received,
     },
@@ -335,16 +388,18 @@ HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
         **_ADVERTISED,
         events.HelloReceived: refuse,
         events.WeightsSettled: weights_settled,
+        events.LendingStarted: lending_started,
+        events.SharingEnded: sharing_ended,
     },
     Mode.DRAINING: {**_ANY, events.HelloReceived: refuse},
     Mode.CLOSED: {events.HelloReceived: refuse, events.DrainRequested: report_again},
 }
 IGNORED: Mapping[Mode, frozenset[type[Event]]] = {
     Mode.SILENT: _ADVERT | (_INSPECTED - {events.WeightsChanged}),
-    Mode.OPEN: frozenset({events.LendingStarted, events.WeightsSettled}),
-    Mode.WITHHELD: frozenset({events.LendingStarted, events.DoubtReceived}),
-    Mode.DRAINING: _ADVERT | _INSPECTED | {events.DrainRequested},
-    Mode.CLOSED: _ADVERT | _INSPECTED | frozenset(_ANY),
+    Mode.OPEN: frozenset({events.WeightsSettled}),
+    Mode.WITHHELD: frozenset({events.ChunksShared, events.DoubtReceived}),
+    Mode.DRAINING: _ADVERT | _INSPECTED | _SHARED | {events.DrainRequested},
+    Mode.CLOSED: _ADVERT | _INSPECTED | _SHARED | frozenset(_ANY),
 }
 ILLEGAL: Mapping[Mode, frozenset[type[Event]]] = {
     Mode.SILENT: frozenset(),
@@ -356,7 +411,10 @@ ILLEGAL: Mapping[Mode, frozenset[type[Event]]] = {
 
 
 def step(source: Source, event: Event, at: float) -> Move:
-    """The next state and what it asks for; ``at`` is unused, all times are timers.
+    """The next state and what it asks for.
+
+    Args:
+        at: monotonic seconds at which the event happened; never decreasing.
 
     Raises:
         IllegalTransition: the event can never come in this mode; a bug, not a peer's fault.
@@ -364,7 +422,7 @@ def step(source: Source, event: Event, at: float) -> Move:
     kind = type(event)
     handler = HANDLED[source.mode].get(kind)
     if handler is not None:
-        return handler(source, event)
+        return handler(source, event, at)
     if kind in IGNORED[source.mode]:
         return source, ()
     raise IllegalTransition(f"{kind.__name__} while {source.mode}", advice="please report this bug")
@@ -383,6 +441,7 @@ def _advert(source: Source, *, afresh: bool = False) -> Advertise:
     return Advertise(
         source.generation,
         source.proof,
+        source.have,
         afresh=afresh,
         lends=source.mode is Mode.OPEN,
         held=_held(source),
@@ -393,7 +452,28 @@ def _advert(source: Source, *, afresh: bool = False) -> Advertise:
 def _inspect(source: Source) -> Inspect:
     """Look at the first of the doubts."""
     chunk = source.doubts[0]
-    return Inspect(source.generation, None if chunk == EVERYTHING else Chunks.of((chunk,)))
+    return Inspect(source.generation, source.have if chunk == EVERYTHING else Chunks.of((chunk,)))
+
+
+def _tell(source: Source, pause: float, at: float) -> Move:
+    """Tell joiners what is here by now, at once or, where they were told within ``pause``, after it."""
+    if not source.grants:
+        return source, ()
+    wait = source.told + pause - at
+    if wait <= 0:
+        return replace(source, told=at), (*_progress(source), Disarm(Timer.TELL))
+    return source, (Arm(Timer.TELL, wait),) if pause == source.terms.tell else ()
+
+
+def _progress(source: Source) -> tuple[SendProgress, ...]:
+    """What each joiner with a grant is told."""
+    return tuple(
+        [
+            SendProgress(grant.transfer, grant.joiner, grant.number, source.have)
+            for grant in source.grants
+            if not grant.closing
+        ]
+    )
 
 
 def _withhold(source: Source, reason: str) -> Move:

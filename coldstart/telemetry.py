@@ -20,7 +20,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from coldstart.effects import CloseGrant, OpenOffer
-from coldstart.events import GroupHeard
+from coldstart.events import GroupHeard, PullEnded
+from coldstart.links.rates import Floors, Passage, joined, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import Failed, Handshaking, Journey, Loading, Phase, State
 from coldstart.runner import Entry
@@ -70,10 +71,12 @@ def _ids(span: Span) -> Mapping[str, object]:
 
 
 class JoinerTrace:
-    """Observes a joiner: root, attempt and phase spans, and a log line for each change."""
+    """Observes a joiner: root, attempt and phase spans, and a log line for each change and each slow link."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, floors: Floors | None = None) -> None:
         self._names = {"worker": worker}
+        self._floors = floors or Floors()
+        self._passages: list[Passage] = []
         self._root = _tracer().start_span("coldstart", attributes={"coldstart.worker": worker})
         self._phase: Span | None = None
         self._attempt: Span | None = None
@@ -107,6 +110,11 @@ class JoinerTrace:
     def __call__(self, entry: Entry[State]) -> None:
         before, after = phase_of(entry.before), phase_of(entry.after)
         journey = entry.after.journey
+        match entry.event:
+            case PullEnded(attempt=attempt, passage=passage) if passage is not None and attempt == self._number:
+                self._note_passage(passage)
+            case _:
+                pass
         if journey.attempt != self._number:
             self._next_attempt(entry.after)
         if before is not after or journey.attempt != entry.before.journey.attempt:
@@ -171,6 +179,30 @@ class JoinerTrace:
             **_ids(self._phase or self._root),
         )
 
+    def _note_passage(self, passage: Passage) -> None:
+        """On the span of the transfer, which is still open: all that came this way so far."""
+        self._passages.append(passage)
+        way = (passage.source, passage.transport, passage.route)
+        (whole,) = joined(each for each in self._passages if (each.source, each.transport, each.route) == way)
+        attributes: dict[str, str | float] = {
+            "coldstart.transport": whole.transport,
+            "coldstart.transfer.bytes": whole.moved.nbytes,
+            "coldstart.transfer.bytes_per_second": whole.moved.rate,
+            "coldstart.link.origin": whole.origin,
+        }
+        if whole.route:
+            attributes["coldstart.route"] = whole.route
+        if whole.link > 0:
+            attributes |= {"coldstart.link.bytes_per_second": whole.link, "coldstart.link.share": whole.share}
+        (self._phase or self._attempt or self._root).set_attributes(attributes)
+
+    def _warn(self) -> None:
+        """Of every floor that was missed, once."""
+        passages, self._passages = self._passages, []
+        for words in (words for each in joined(passages) for words in shortfalls(each, self._floors)):
+            self._root.add_event("slow link", {"coldstart.reason": words})
+            self._log.warning("slow link", reason=words, **self._names, **_ids(self._root))
+
     def _note_detours(self, journey: Journey) -> None:
         for reason in journey.detours[self._detours :]:
             self._root.add_event("detour", {"coldstart.reason": reason})
@@ -180,6 +212,7 @@ class JoinerTrace:
     def _end(self, state: State) -> None:
         self._close_phase()
         self._close_attempt("ok")
+        self._warn()
         if not self._root.is_recording():
             return
         origins = {origin: len(chunks) for origin, chunks in state.journey.origins}

@@ -6,7 +6,7 @@ and named by the root that was announced. It must not know chunks in memory, nor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -30,6 +30,10 @@ class Truths:
         self.known: Truth | None = None
         self.published = False
         """Whether the store has had the known truth, and no other."""
+        self._stated: dict[int, bytes] = {}
+        """Digests of single chunks, from whoever reads storage, before there is a truth."""
+        self._followed = False
+        """Whether somebody else read storage, and publishes the truth."""
 
     async def named(self, root: str) -> Truth:
         """The truth called ``root``.
@@ -66,6 +70,44 @@ class Truths:
         data = await station.bus.fetch_truth(station.key, station.lineage)
         return None if data is None else self._taken(data)
 
+    def expected(self, chunk: int) -> bytes | None:
+        """The digest that ``chunk`` must have, if anybody knows it."""
+        if self.known is not None:
+            return self.known.digest(chunk)
+        return self._stated.get(chunk)
+
+    async def learn(self, chunks: Iterable[int]) -> str:
+        """Find out what is known of ``chunks`` by now: the truth, whose root is returned, or single digests.
+
+        Raises as :meth:`named` does.
+        """
+        station = self._station
+        first = next((chunk for chunk in chunks if chunk not in self._stated), -1)
+        if self.known is None and first >= 0:
+            if station.bus is None:
+                raise BusError(station.no_bus)
+            self._followed = True
+            stated = await station.bus.stated(station.key, station.lineage, first)
+            if stated.root:
+                await self.named(stated.root)
+            else:
+                self._stated.update(stated.digests)
+        return self.known.root if self.known is not None else ""
+
+    async def state(self, digests: Mapping[int, bytes]) -> bool:
+        """State digests of what we have read from storage; false if another reader has stated others.
+
+        Raises:
+            BusError: the store is down; whether they were stated is unknown.
+        """
+        station = self._station
+        if station.bus is None:
+            raise BusError(station.no_bus)
+        stated = await station.bus.state(station.key, station.lineage, digests)
+        if stated:
+            self._stated.update(digests)
+        return stated
+
     def make(self, digests: Sequence[bytes]) -> Truth:
         """Our own truth, from the digests of all chunks as storage gave them."""
         self.published = False
@@ -81,6 +123,9 @@ class Truths:
         station, truth = self._station, self.known
         if station.bus is None or truth is None:
             raise BusError(station.no_bus or "there is no truth to publish")
+        if self._followed and (await station.bus.stated(station.key, station.lineage)).root == truth.root:
+            self.published = True  # by whoever read storage; the record is large
+            return (truth.root,)
         roots = await station.bus.publish_truth(station.key, station.lineage, truth.root, truth.encode())
         self.published = roots == (truth.root,)
         return roots

@@ -21,6 +21,8 @@ from coldstart.config import Settings
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
 from coldstart.joining import Target
+from coldstart.links.memory import Links, recall
+from coldstart.links.rates import Floors, Path, Rate
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
@@ -99,21 +101,23 @@ async def wire(
     """
     async with AsyncExitStack() as resources:
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
-        trace = JoinerTrace(worker)
+        floors = Floors(settings.warn_gbps, settings.warn_share)
+        trace = JoinerTrace(worker, floors)
         resources.push(_end_trace(trace))
         with trace.building():
-            built, (reached, no_bus, transports) = await _side_by_side(build, device, resources, settings, bus)
+            built, (reached, no_bus, transports, rates) = await _side_by_side(build, device, resources, settings, bus)
         shard, arena = built.shard, built.arena
-        recorder = Recorder(worker, shard.key, str(shard), arena.layout, began)
+        recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began)
         trace.identify(shard.key, str(shard))
+        links = Links(settings.links_directory, arena.device, rates)
         lend_trace = SourceTrace(worker, shard.key)
         resources.callback(lend_trace.end)
         node = Node(
             shard,
             Worker(worker, secrets.token_hex(6)),
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine),
-            Means(reached, transports, _host(settings, reached), no_bus),
+            Means(reached, transports, _host(settings, reached), no_bus, links, bool(settings.transport_names)),
             Policy(settings.limits, settings.slots, settings.lease),
             carrier=trace.carrier,
             observers=(recorder, trace, observe),
@@ -133,8 +137,8 @@ def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | Non
     return leave
 
 
-Reached = tuple[Bus | None, str, Mapping[str, Transport]]
-"""The bus, or why there is none; and the transports."""
+Reached = tuple[Bus | None, str, Mapping[str, Transport], Mapping[Path, Rate]]
+"""The bus, or why there is none; the transports, and how fast they were before."""
 
 
 async def _side_by_side(
@@ -147,7 +151,8 @@ async def _side_by_side(
     async def reach() -> None:
         try:
             found, no_bus = (bus, "") if bus is not None else await _reach_bus(resources, settings)
-            reached.append((found, no_bus, await _transports(resources, settings, found, device)))
+            transports = await _transports(resources, settings, found, device)
+            reached.append((found, no_bus, transports, await recall(settings.links_directory)))
         except Exception as error:  # the operator's mistake: no need to wait for the build
             failed.append(error)
             tasks.cancel_scope.cancel()

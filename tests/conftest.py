@@ -28,6 +28,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory of the test's own: what one has measured must not change the course of another."""
+    home = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    return home / "coldstart" / "links"
+
+
 @pytest.fixture(scope="session")
 def write_checkpoint() -> WriteCheckpoint:
     """``write_checkpoint(directory, seed=0, mib=6, names=...)``: a directory with ``model.safetensors``."""

@@ -24,6 +24,9 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "connections": ("4", 4),
     "io_seconds": ("7", 7.0),
     "floor_gbps": ("0.25", 0.25),
+    "warn_gbps": ("2.5", 2.5),
+    "warn_share": ("0.5", 0.5),
+    "cache": ("/var/cache/cs", "/var/cache/cs"),
     "lease": ("9.5", 9.5),
     "build": ("60", 60.0),
     "patience": ("0", 0.0),
@@ -86,6 +89,9 @@ def test_names_of_others_are_left_alone() -> None:
         ("COLDSTART_PATIENCE", "-0.1"),
         ("COLDSTART_LEND_GBPS", "-1"),
         ("COLDSTART_DRAIN", "nan"),
+        ("COLDSTART_WARN_GBPS", "-1"),
+        ("COLDSTART_WARN_SHARE", "1.1"),
+        ("COLDSTART_WARN_SHARE", "nan"),
     ],
 )
 def test_a_bad_value_names_its_variable_in_one_line(variable: str, text: str) -> None:
@@ -121,6 +127,17 @@ def test_the_embedded_store_lives_with_the_user(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert Settings().embedded_directory == tmp_path / f"coldstart-{os.getuid()}"
+
+
+def test_link_rates_are_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Settings().links_directory == tmp_path / "coldstart" / "links"
+    assert Settings(cache="/var/cs").links_directory == Path("/var/cs/links")
+    assert Settings(cache="none").links_directory is None
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for useless in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", useless)
+        assert Settings().links_directory == tmp_path / "home" / ".cache" / "coldstart" / "links"
 
 
 def test_traces_go_by_opentelemetrys_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:

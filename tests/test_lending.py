@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 import anyio
+import msgspec
 import pytest
 
 from coldstart import effects, events
@@ -18,7 +19,7 @@ from coldstart.plan import Limits
 from coldstart.ports import Advert, Cursor, Grant, Memory
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import LAYOUT, LINEAGE, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
-from coldstart.testing.transports import Delayed, Wrapped
+from coldstart.testing.transports import Delayed, LoopbackTransport, Wrapped
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 TERMS = Terms(LINEAGE, 2, ("loopback",))
@@ -70,7 +71,9 @@ async def test_the_truth_is_published_before_the_advert() -> None:
     async with fleet() as workers:
         bus = TroubledBus(workers.store)
         await workers.start("a", bus=bus).lends()
-        assert bus.calls.index("publish_truth") < bus.calls.index("advertise")
+        published = bus.calls.index("publish_truth")
+        assert "advertise" in bus.calls[published:], "of everything"
+        assert bus.calls.index("state") < bus.calls.index("advertise"), "of a part: its digests are known"
 
 
 async def test_the_advert_lives_as_long_as_the_source_and_hardly_longer() -> None:
@@ -132,12 +135,34 @@ async def test_a_hello_is_answered_with_its_number_plus_one() -> None:
         assert offer.ticket in workers.hub.offers
 
 
+@pytest.mark.parametrize(
+    ("favours", "given"),
+    [
+        ({}, "loopback"),
+        ({"127.0.0.1": ("other", "loopback")}, "other"),
+        ({"127.0.0.1": ("other",)}, "other"),
+        ({"127.0.0.1": ("unknown", "loopback")}, "loopback"),
+        ({"10.0.0.7": ("other", "loopback")}, "loopback"),
+    ],
+)
+async def test_a_joiner_may_want_another_order_from_this_host(favours: dict[str, tuple[str, ...]], given: str) -> None:
+    async with fleet() as workers:
+        a = workers.start("a", others={"other": LoopbackTransport(workers.hub, name="other")})
+        await a.lends()
+        await say(workers, a, msgspec.structs.replace(HELLO, transports=("loopback", "other"), favours=favours))
+        (offer,) = await answers(workers, "stranger.1")
+        assert isinstance(offer, Offer)
+        assert offer.transport == given
+
+
 async def test_a_refusal_too() -> None:
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
         await say(workers, a, Hello(transfer="t1", joiner="x.1", number=41, layout="bb", transports=("loopback",)))
-        assert await answers(workers, "x.1") == [Refusal(transfer="t1", answer=42, reason="layout")]
+        assert await answers(workers, "x.1") == [
+            Refusal(transfer="t1", answer=42, reason="layout", source=a.inbox)
+        ]
 
 
 async def test_only_an_accept_that_proves_itself_is_a_sign_of_life() -> None:

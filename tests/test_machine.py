@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from coldstart import effects, events
-from coldstart.effects import Effect
+from coldstart.effects import Arm, Effect
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 from coldstart.group import QUESTIONS, Group, Verdict
@@ -39,12 +39,12 @@ from coldstart.phases.states import (
 from coldstart.plan import Chunks, Limits, Pace
 from coldstart.ports import Advert
 
-LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2)
+LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2, share=0.0)
 CHUNKS = 2
 
 
-def advert(worker: str) -> Advert:
-    return Advert(worker, f"{worker}.1", "1", 1, "aa", 2, 2, 2, ("tcp",), "127.0.0.1", "cpu")
+def advert(worker: str, have: int = CHUNKS) -> Advert:
+    return Advert(worker, f"{worker}.1", "1", 1, "aa", 2, have, CHUNKS, ("tcp",), "127.0.0.1", "cpu")
 
 
 def answers(state: State, effect: Effect) -> Iterator[Event]:
@@ -55,6 +55,7 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
                 if worker not in exclude:
                     yield events.SourceClaimed(n, advert(worker), "root")
                     yield events.SourceClaimed(n, advert(worker), "")
+            yield events.SourceClaimed(n, advert("d", have=1), "")
             yield events.LoaderElected(n)
             yield events.LoaderElected(n, "root")
             yield events.ClaimDeferred(n, "leader")
@@ -75,6 +76,9 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             if isinstance(effect, effects.ReadStorage):
                 yield events.TruthMissed(n, "gone")
                 yield events.TruthReceived(n, "root")
+        case effects.StateDigests(attempt=n, chunks=chunks):
+            yield events.DigestsStated(n, chunks)
+            yield events.StatementRefused(n, "another reader has stated others")
         case effects.ReplaceMemory(attempt=n, keep=keep):
             yield events.MemoryReplaced(n)
             yield events.MemoryRefused(n, "no room")
@@ -100,7 +104,6 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
 
 def ambient(state: State) -> Iterator[Event]:
     n = state.journey.attempt
-    yield events.FleetChanged()
     yield events.DrainRequested()
     if state.journey.accord is not None and not isinstance(state, Idle):
         for question in QUESTIONS:
@@ -109,8 +112,14 @@ def ambient(state: State) -> Iterator[Event]:
         yield events.Expired(timer)
     if isinstance(state, Handshaking):
         yield events.OfferReceived(n, "tcp", b"t", 1)
+        yield events.OfferReceived(n, "tcp", b"t", 1, Chunks.first(1))
     if isinstance(state, Waiting):
         yield events.OfferReceived(n, "tcp", b"t", 1)  # of a source whose truth was lost
+    if isinstance(state, Waiting | Handshaking | Transferring | Checking):
+        for have in (None, Chunks(), Chunks.first(1)):
+            yield events.SourceProgressed(n, have)
+    if isinstance(state, Transferring):
+        yield events.TruthReceived(n, "root")
     if isinstance(state, Waiting | Handshaking | Agreeing | Transferring | Checking):
         yield events.OfferRefused(n, "busy")
 
@@ -203,6 +212,7 @@ def test_every_joiner_event_is_in_exactly_one_group() -> None:
         groups.TRUTH_ANSWERS,
         groups.OFFER_ANSWERS,
         groups.PULL_REPORTS,
+        groups.STATE_ANSWERS,
         groups.MEMORY_ANSWERS,
         groups.PUBLISH_ANSWERS,
         groups.CHECK_ANSWERS,
@@ -260,7 +270,8 @@ def drive(seed: int) -> tuple[State, int]:
             state, asked = step(state, event, at)
         except IllegalTransition:
             continue  # the random world answers twice; the explorer above shows what is legal
-        pending = (pending if not asked else []) + list(asked)
+        news = [effect for effect in asked if not isinstance(effect, effects.Share)]
+        pending = (pending if not news else []) + news
         assert steps < 500, "does not end"
     return state, steps
 
@@ -283,7 +294,7 @@ def transferring() -> State:
     state, _ = step(handshaking(), events.TruthReceived(1), 0.2)
     state, asked = step(state, events.OfferReceived(1, "tcp", b"ticket", 7), 0.3)
     assert isinstance(state, Transferring)
-    assert effects.Pull(1, advert("a"), "tcp", b"ticket", 7, Chunks.first(CHUNKS)) in asked
+    assert effects.Pull(1, advert("a"), "tcp", b"ticket", Chunks.first(CHUNKS)) in asked
     return state
 
 
@@ -291,11 +302,11 @@ def test_a_source_that_dies_costs_nothing_that_was_verified() -> None:
     state, _ = step(transferring(), events.ChunkVerified(1, 0), 0.4)
     state, asked = step(state, events.PullEnded(1, "closed"), 0.5)
     assert isinstance(state, Discovering)
-    assert effects.ClaimSource(2, ("a",)) in asked
+    assert effects.ClaimSource(2, ("a",), have=1) in asked
     assert effects.Release(1, "a", "closed") in asked
     state, _ = step(state, events.SourceClaimed(2, advert("b"), "root"), 0.6)
     state, asked = step(state, events.OfferReceived(2, "tcp", b"other", 8), 0.7)
-    assert effects.Pull(2, advert("b"), "tcp", b"other", 8, Chunks.of([1])) in asked, "the known truth is enough"
+    assert effects.Pull(2, advert("b"), "tcp", b"other", Chunks.of([1])) in asked, "the known truth is enough"
 
 
 def test_wrong_bytes_exclude_the_source_and_wait_for_quiet() -> None:
@@ -449,7 +460,7 @@ def test_verified_chunks_go_along_into_new_memory_and_the_next_source_brings_the
     kept, asked = step(state, events.MemoryReplaced(1, Chunks.of([0])), 0.6)
     assert isinstance(kept, Discovering)
     assert kept.journey.verified == Chunks.of([0])
-    assert effects.ClaimSource(2, ("a",)) in asked
+    assert effects.ClaimSource(2, ("a",), have=1) in asked
     lost, _ = step(state, events.MemoryReplaced(1), 0.6)
     assert lost.journey.verified == Chunks()
     assert lost.journey.origins == ()
@@ -487,46 +498,68 @@ def test_after_enough_sources_storage_reads_only_what_is_missing() -> None:
     assert effects.ReadStorage(3, Chunks.of([1]), "root", leading=False) in asked
 
 
-def test_patience_bounds_all_waiting_together() -> None:
-    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
-    at, claims = 0.0, 0
-    while not isinstance(state, Loading):
-        claims += 1
-        state, _ = step(state, events.ClaimDeferred(state.journey.attempt, ""), at)
+def test_a_joiner_stands_in_line_with_the_claim_that_it_made_until_patience_is_spent() -> None:
+    state, asked = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    assert Arm(Timer.PATIENCE, LIMITS.patience) in asked
+    at = 0.0
+    for _ in range(4):
+        state, asked = step(state, events.ClaimDeferred(1, ""), at)
+        assert isinstance(state, Waiting)
+        assert not any(isinstance(effect, Arm) and effect.timer is Timer.PATIENCE for effect in asked)
         at += LIMITS.retry
-        state, _ = step(state, events.Expired(Timer.RETRY), at)
-    assert at == pytest.approx(LIMITS.patience)
+        state, asked = step(state, events.Expired(Timer.RETRY), at)
+        assert effects.ClaimSource(1, ()) in asked, "the same claim keeps its place"
+    state, asked = step(state, events.Expired(Timer.PATIENCE), LIMITS.patience)
+    assert isinstance(state, Loading)
+    assert effects.Release(1, "", "every source stayed busy") in asked
+
+
+def test_a_source_that_is_granted_in_line_is_greeted_at_once() -> None:
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.ClaimDeferred(1, ""), 0.1)
+    state, asked = step(state, events.SourceClaimed(1, advert("a"), "root"), 0.7)
+    assert isinstance(state, Handshaking)
+    assert {effects.FetchTruth(1, "root"), effects.Disarm(Timer.RETRY)} < set(asked)
+    state, _ = step(state, events.TruthReceived(1), 0.8)
+    state, _ = step(state, events.OfferReceived(1, "tcp", b"ticket", 7), 1.0)
+    assert isinstance(state, Transferring)
+    assert state.journey.patience == pytest.approx(LIMITS.patience - 1.0)
 
 
 def test_following_a_loader_costs_no_patience_but_has_a_limit() -> None:
     state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
     at = 0.0
-    while isinstance(state, Discovering):
-        state, asked = step(state, events.ClaimDeferred(state.journey.attempt, "leader"), at)
+    while not isinstance(state, Loading):
+        state, asked = step(state, events.ClaimDeferred(1, "leader"), at)
         assert effects.Disarm(Timer.PATIENCE) in asked
         at += 1.0
         state, _ = step(state, events.Expired(Timer.RETRY), at)
-    assert isinstance(state, Loading)
     assert state.journey.patience == LIMITS.patience
     assert at == LIMITS.follow
+    assert state.journey.followed == pytest.approx(at)
 
 
-def test_claims_that_take_long_count_as_following_when_there_is_somebody_to_follow() -> None:
+def test_time_is_paid_for_by_whoever_was_waited_for() -> None:
+    """A loader that came, and one that went: each span counts once."""
+    state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, _ = step(state, events.ClaimDeferred(1, ""), 0.1)
+    state, asked = step(state, events.ClaimDeferred(1, "leader"), 1.0)
+    assert effects.Disarm(Timer.PATIENCE) in asked
+    state, asked = step(state, events.ClaimDeferred(1, ""), 3.0)
+    assert Arm(Timer.PATIENCE, LIMITS.patience - 1.0) in asked
+    assert state.journey.followed == pytest.approx(2.0)
+    state, _ = step(state, events.LoaderElected(1), 3.5)
+    assert state.journey.patience == pytest.approx(LIMITS.patience - 1.5)
+
+
+def test_a_claim_of_a_leader_whose_time_is_over_is_followed_no_more() -> None:
     state, _ = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
     state, _ = step(state, events.ClaimDeferred(1, "leader"), 1.5)
-    state, _ = step(state, events.Expired(Timer.RETRY), 2.0)
+    state, _ = step(state, events.LoaderElected(1), 2.0)
+    assert isinstance(state, Loading)
+    assert state.leading
     assert state.journey.followed == pytest.approx(2.0)
     assert state.journey.patience == LIMITS.patience
-
-
-def test_claims_on_a_slow_bus_are_part_of_following() -> None:
-    state, at = step(initial(LIMITS), events.Started(CHUNKS), 0.0)[0], 0.0
-    while not isinstance(state, Loading):
-        state, _ = step(state, events.ClaimDeferred(state.journey.attempt, "leader"), at + 1.0)
-        state, _ = step(state, events.Expired(Timer.RETRY), at + 1.5)
-        at += 1.5
-    assert at == pytest.approx(LIMITS.follow, abs=1.5)
-    assert state.journey.followed == pytest.approx(at)
 
 
 def test_a_slot_granted_too_late_is_given_back() -> None:

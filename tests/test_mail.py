@@ -7,15 +7,19 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.mail import BACK_OFF, Mail
-from coldstart.messages import Accept, AnyMessage, Done, Hello, Offer, Refusal, encode
+from coldstart.messages import Accept, AnyMessage, Done, Hello, Offer, Progress, Refusal, encode
+from coldstart.ports import Claim, Deferred, Granted
 from coldstart.testing.bus_contract import SHARD, advert
+from coldstart.testing.harness import TroubledBus
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 HELLO = Hello(transfer="t", joiner="j", number=1, layout="aa", transports=("tcp",))
 OFFER = Offer(transfer="t", answer=2, number=5, transport="tcp", ticket=b"x", generation=1)
+PROGRESS = Progress(transfer="t", answer=2, have=b"\x01")
 REFUSAL = Refusal(transfer="t", answer=2, reason="busy")
 ACCEPT = Accept(transfer="t", answer=6)
 DONE = Done(transfer="t", outcome="ok")
@@ -32,17 +36,18 @@ class Office:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.sender = MemoryBus(self.store)
-        self.to_joiner: list[Offer | Refusal] = []
+        self.bus = TroubledBus(self.store)
+        self.to_joiner: list[Offer | Progress | Refusal] = []
+        self.granted: list[tuple[str, Granted]] = []
         self.to_source: list[tuple[Hello | Accept | Done, int]] = []
-        self.changes: list[float] = []
         self.renewals: list[float] = []
         self.mail = Mail(
-            MemoryBus(self.store),
+            self.bus,
             SHARD,
             "inbox",
             to_joiner=self.to_joiner.append,
             to_source=lambda message, fence: self.to_source.append((message, fence)),
-            fleet_changed=lambda: self.changes.append(anyio.current_time()),
+            granted=lambda transfer, granted: self.granted.append((transfer, granted)),
             store_renewed=lambda: self.renewals.append(anyio.current_time()),
         )
 
@@ -62,11 +67,11 @@ async def office() -> AsyncIterator[Office]:
 
 async def test_letters_reach_the_side_that_they_are_for_in_order() -> None:
     async with office() as here:
-        messages: tuple[AnyMessage, ...] = (HELLO, OFFER, ACCEPT, REFUSAL, DONE)
+        messages: tuple[AnyMessage, ...] = (HELLO, OFFER, PROGRESS, ACCEPT, REFUSAL, DONE)
         for number, message in enumerate(messages):
             await here.send(message, f"n{number}")
         await anyio.sleep(0.1)
-        assert here.to_joiner == [OFFER, REFUSAL]
+        assert here.to_joiner == [OFFER, PROGRESS, REFUSAL]
         assert here.to_source == [(HELLO, 0), (ACCEPT, 0), (DONE, 0)]
         assert here.mail.dropped == 0
 
@@ -97,13 +102,26 @@ async def test_letters_for_others_are_not_ours() -> None:
         assert here.to_joiner == []
 
 
-async def test_changes_of_the_fleet_are_told() -> None:
+async def test_a_grant_for_a_claim_in_line_comes_from_the_store_itself() -> None:
     async with office() as here:
-        await anyio.sleep(10.0)
-        before = len(here.changes)
-        await here.sender.advertise(SHARD, advert("a"), 30.0)
+        claim = Claim(SHARD, "aa", "w1", "t", encode(HELLO), inbox="inbox", queue_seconds=5.0)
+        await here.sender.advertise(SHARD, replace(advert("w0"), layout="aa", slots=1), 60.0)
+        await here.sender.claim(replace(claim, worker="w2", transfer="other"))
+        assert isinstance(await here.sender.claim(claim), Deferred)
+        await here.sender.release(SHARD, "w0", "other")
         await anyio.sleep(0.1)
-        assert len(here.changes) == before + 1
+        [(transfer, granted)] = here.granted
+        assert (transfer, granted.source.worker) == ("t", "w0")
+
+
+async def test_changes_of_the_fleet_wake_nobody() -> None:
+    """In a fleet of a thousand they would wake everybody a thousand times."""
+    async with office() as here:
+        await anyio.sleep(0.1)
+        calls = here.bus.calls.count("listen")
+        await here.sender.advertise(SHARD, advert("w1"), 60.0)
+        await anyio.sleep(0.1)
+        assert here.bus.calls.count("listen") == calls
 
 
 async def test_after_an_outage_letters_come_again_within_the_longest_pause() -> None:

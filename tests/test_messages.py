@@ -36,6 +36,7 @@ MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
         layout=st.from_regex(r"\A[0-9a-f]{0,64}\Z"),
         transports=st.lists(NAMES, max_size=16).map(tuple),
         trace=st.text(max_size=256),
+        favours=st.dictionaries(st.text(max_size=256), st.lists(NAMES, max_size=16).map(tuple), max_size=32),
     ),
     st.builds(
         Offer,
@@ -116,7 +117,7 @@ MAPPINGS = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=10,
 )
-FIELDS = st.sampled_from([*HELLO, "answer", "ticket", "transport", "generation", "reason", "outcome"])
+FIELDS = st.sampled_from([*HELLO, "favours", "answer", "ticket", "transport", "generation", "reason", "outcome"])
 
 
 @given(st.sampled_from([ACCEPT, HELLO]), FIELDS, MAPPINGS)
@@ -156,6 +157,10 @@ def test_well_formed_nonsense_is_a_message_or_a_bad_one(
         packed({**HELLO, "layout": "aa\n"}),
         packed({**HELLO, "layout": "a" * 65}),
         packed({**HELLO, "trace": "x" * 257}),
+        packed({**HELLO, "favours": {f"h{number}": ["tcp"] for number in range(33)}}),
+        packed({**HELLO, "favours": {"h" * 257: ["tcp"]}}),
+        packed({**HELLO, "favours": {"h": ["tcp"] * 17}}),
+        packed({**HELLO, "favours": {"h": ["TCP"]}}),
         packed({**ACCEPT, "type": "done", "outcome": "x" * 513}),
         packed({**ACCEPT, "type": "offer", "number": 1, "transport": "tcp", "ticket": b"x" * 16385, "generation": 1}),
         b"\x81\xa4type\xa6accep\xff",

@@ -23,6 +23,7 @@ def test_the_picture_of_the_states_is_current() -> None:
 
 def test_every_command_in_the_readme_exists() -> None:
     known = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    known |= {str(group.name) for group in app.registered_groups}
     assert set(re.findall(r"\bcoldstart (worker|demo|peers|plugins|doctor|bench)\b", README)) <= known
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"^make ([a-z]+)", README, re.MULTILINE)) <= targets

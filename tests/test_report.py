@@ -8,6 +8,7 @@ from coldstart import events
 from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
 from coldstart.events import Event
 from coldstart.layout import Layout
+from coldstart.links.rates import Floors, Moved, Passage
 from coldstart.machine import initial, step
 from coldstart.phases.states import Failed, Failure, Journey, Phase, State
 from coldstart.plan import Limits
@@ -30,9 +31,9 @@ def advert(worker: str) -> Advert:
 class Story:
     """Drives the machine through what happens, and the recorder along."""
 
-    def __init__(self) -> None:
+    def __init__(self, floors: Floors | None = None) -> None:
         self.state: State = initial(LIMITS)
-        self.recorder = Recorder("w", "key", "model@key/single", LAYOUT, 0.0)
+        self.recorder = Recorder("w", "key", "model@key/single", LAYOUT, 0.0, floors)
         self.recorder.built(1.0)
         self.number = 0
         self.tell(1.0, events.Started(LAYOUT.chunks))
@@ -169,6 +170,26 @@ def test_two_sources_are_two_attempts_and_phases_add_up() -> None:
     assert report.gbps == pytest.approx(2000 / 3.0 / 1e9)
 
 
+def test_the_link_of_most_bytes_is_told_and_every_floor_that_was_missed() -> None:
+    story = Story(Floors(gbps=1, share=0.5))
+    for at, worker, passage in (
+        (2.0, "a", Passage("a", "tcp", "", Moved(5 << 20, 1.0), 1e9, "transfer", 7.0)),
+        (4.0, "b", Passage("b", "nccl", "nvlink", Moved(10**9, 0.5), 8e9, "probe", 0.0)),
+    ):
+        story.shake(at, worker, passage.transport)
+        story.chunks(at + 1, *(CHUNKS if worker == "b" else (0,)))
+        reason = "" if worker == "b" else "closed"
+        story.tell(at + 1, events.PullEnded(story.attempt, reason, route=passage.route, passage=passage))
+    story.tell(6.0, events.CheckPassed(story.attempt))
+    report = story.report
+    assert (report.link_gbps, report.link_from, report.link_age, report.share) == (8.0, "probe", 0.0, 0.25)
+    assert report.warnings == (
+        "a over tcp gave 0.00524 GB/s, under the floor of 1 GB/s",
+        "a over tcp gave 0.01 of the 1 GB/s that its link has given, under the floor of 0.5",
+        "b over nccl (nvlink) gave 0.25 of the 8 GB/s that its link has given, under the floor of 0.5",
+    )
+
+
 def test_a_source_that_gave_nothing_is_an_attempt_but_not_a_source() -> None:
     story = Story()
     story.shake(2.0, "a")
@@ -198,7 +219,7 @@ def test_a_failed_start_says_why_and_is_not_verified() -> None:
 def test_skipped_workers_are_named_once_with_the_latest_reason() -> None:
     story = Story()
     story.tell(2.0, events.ClaimDeferred(1, "", (Skip("x", "busy"), Skip("y", "layout differs"))))
-    story.tell(3.0, events.FleetChanged())
+    story.tell(3.0, events.Expired(events.Timer.RETRY))
     story.tell(3.0, events.LoaderElected(2, "", (Skip("x", "excluded"),)))
     assert story.report.skipped == ("x: excluded", "y: layout differs")
 

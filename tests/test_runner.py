@@ -14,7 +14,7 @@ from coldstart.runner import Entry, Runner
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 END = events.Drained()
-GO = events.FleetChanged()
+GO = events.AdvertFailed("")
 OTHER = events.Advertised()
 
 
@@ -146,7 +146,7 @@ async def test_observers_hear_of_a_step_before_its_effects_are_performed() -> No
     machine = Machine({GO: (Resign(), StartLending())})
     machine.runner.post(GO)
     await machine.run()
-    assert machine.log == ["observe FleetChanged", "perform Resign", "perform StartLending", "observe Drained"]
+    assert machine.log == ["observe AdvertFailed", "perform Resign", "perform StartLending", "observe Drained"]
 
 
 async def test_timers_are_not_performed_and_effects_start_in_order() -> None:

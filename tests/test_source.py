@@ -18,7 +18,7 @@ from coldstart.plan import Chunks
 from coldstart.source import HANDLED, IGNORED, ILLEGAL, MAX_DOUBTS, Grantee, Mode, Source, Terms, step
 
 TERMS = Terms("aa", 2, ("fast", "tcp"))
-OPEN = Source(TERMS, Mode.OPEN)
+OPEN = Source(TERMS, Mode.OPEN, have=None)
 TRANSFERS = ("t1", "t2", "t3")
 
 
@@ -76,7 +76,10 @@ def world(source: Source) -> Iterator[Event]:
     yield events.DrainRequested()
     if source.mode in (Mode.SILENT, Mode.OPEN):
         yield events.LendingStarted()
-    for timer in (Timer.RENEW, Timer.DRAIN):
+    for have in (Chunks.first(1), Chunks.first(2)):
+        yield events.ChunksShared(have)
+    yield events.SharingEnded()
+    for timer in (Timer.RENEW, Timer.DRAIN, Timer.TELL):
         yield events.Expired(timer)
     for transfer in TRANSFERS:
         yield hello(transfer)
@@ -94,7 +97,7 @@ def world(source: Source) -> Iterator[Event]:
 
 def normal(source: Source) -> Source:
     grants = tuple(sorted(source.grants, key=lambda grant: grant.transfer))
-    return msgspec.structs.replace(source, generation=1, proof=0, ended=(), grants=grants)
+    return msgspec.structs.replace(source, generation=1, proof=0, told=-1.0, ended=(), grants=grants)
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +195,17 @@ def test_a_drain_always_ends(seed: int) -> None:
 # -------------------------------------------------------------------------------------- the rules
 
 
-def test_a_hello_is_answered_with_an_offer_over_the_best_common_transport() -> None:
-    source, asked = after(OPEN, hello(transports=("tcp", "fast")))
-    assert effects.OpenOffer("t1", "t1.joiner", 1, "fast", "") in asked
-    assert Arm(Timer.GRANT, TERMS.accept, "t1") in asked
-    _, asked = after(source, events.OfferOpened("t1", b"ticket"))
-    assert asked == (effects.SendOffer("t1", "t1.joiner", "fast", b"ticket", 7, 1),)
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(("tcp", "fast"), "tcp"), (("fast", "tcp"), "fast"), (("unknown", "tcp"), "tcp"), (("fast",), "fast")],
+)
+def test_a_hello_is_answered_with_an_offer_over_what_the_joiner_wants_most(asked: tuple[str, ...], given: str) -> None:
+    """The joiner knows how fast each was; but what the source does not lend over is not to be had."""
+    source, follows = after(OPEN, hello(transports=asked))
+    assert effects.OpenOffer("t1", "t1.joiner", 1, given, "") in follows
+    assert Arm(Timer.GRANT, TERMS.accept, "t1") in follows
+    _, follows = after(source, events.OfferOpened("t1", b"ticket"))
+    assert follows == (effects.SendOffer("t1", "t1.joiner", given, b"ticket", 7, 1),)
 
 
 def test_a_repeated_hello_changes_nothing() -> None:
@@ -345,7 +353,57 @@ def test_who_is_struck_and_does_not_know_why_inspects_everything() -> None:
 
 def test_a_change_before_lending_has_begun_keeps_it_from_beginning() -> None:
     source, _ = after(Source(TERMS), events.WeightsChanged())
-    assert after(source, events.LendingStarted()) == (source, ())
+    source, asked = after(source, events.LendingStarted())
+    assert source.mode is Mode.WITHHELD
+    assert effects.Advertise(2, 0, lends=False) in asked
+
+
+def test_a_first_verified_chunk_makes_a_source_and_the_last_one_a_full_one() -> None:
+    source, asked = after(Source(TERMS), events.ChunksShared(Chunks.first(1)))
+    assert asked == (effects.Advertise(1, 0, Chunks.first(1)),)
+    source, asked = after(source, events.ChunksShared(Chunks.first(2)))
+    assert asked == (), "the store hears of more with the next renewal"
+    source, asked = after(source, events.LendingStarted())
+    assert effects.Advertise(1, 0) in asked
+    assert after(source, events.ChunksShared(Chunks.first(2))) == (source, ())
+
+
+def test_joiners_are_told_of_what_arrives_and_that_we_live() -> None:
+    source, asked = after(Source(TERMS), events.ChunksShared(Chunks.first(1)), hello("t1"))
+    assert Arm(Timer.TELL, TERMS.tell) in asked
+    _, asked = after(source, events.OfferOpened("t1", b"ticket"))
+    assert asked == (effects.SendOffer("t1", "t1.joiner", "tcp", b"ticket", 7, 1, Chunks.first(1)),)
+    source, asked = step(source, events.ChunksShared(Chunks.first(2)), 1.0)
+    told = effects.SendProgress("t1", "t1.joiner", 7, Chunks.first(2))
+    assert asked == (told, Disarm(Timer.TELL))
+    source, asked = step(source, events.ChunksShared(Chunks.first(3)), 1.0)
+    assert asked == (Arm(Timer.TELL, pytest.approx(TERMS.tell)),), "not too often"
+    source, asked = step(source, events.Expired(Timer.TELL), 1.02)
+    assert asked == (effects.SendProgress("t1", "t1.joiner", 7, Chunks.first(3)),)
+    assert step(source, events.ChunksShared(Chunks.first(3)), 1.03) == (source, ()), "nothing new"
+    source, asked = step(source, events.ChunksShared(Chunks.first(3)), 1.53)
+    assert effects.SendProgress("t1", "t1.joiner", 7, Chunks.first(3)) in asked, "but we go on"
+    source, asked = step(source, events.LendingStarted(), 2.0)
+    assert effects.SendProgress("t1", "t1.joiner", 7, None) in asked
+    assert step(source, events.Expired(Timer.TELL), 2.5) == (source, ())
+
+
+def test_what_is_left_or_written_again_is_lent_no_more() -> None:
+    source, _ = after(Source(TERMS), events.ChunksShared(Chunks.first(1)), hello("t1"))
+    source, asked = after(source, events.SharingEnded())
+    assert source.mode is Mode.SILENT
+    assert {effects.CloseGrant("t1", "tcp", "left"), effects.Withdraw(), Disarm(Timer.RENEW)} < set(asked)
+    source, asked = after(source, events.GrantClosed("t1"), events.ChunksShared(Chunks.first(1)))
+    assert source.mode is Mode.OPEN
+    assert effects.Advertise(1, 0, Chunks.first(1), ended=("t1",)) in asked
+    assert after(OPEN, events.SharingEnded()) == (OPEN, ()), "what serves stays"
+
+
+def test_a_chunk_that_was_never_lent_is_not_doubted() -> None:
+    source, _ = after(Source(TERMS), events.ChunksShared(Chunks.first(1)))
+    assert after(source, events.DoubtReceived("t1", 1)) == (source, ())
+    _, asked = after(source, events.DoubtReceived("t1", 0))
+    assert asked == (effects.Inspect(1, Chunks.first(1)),)
 
 
 def test_a_drain_without_grants_ends_at_once() -> None:

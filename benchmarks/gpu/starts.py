@@ -77,6 +77,7 @@ async def _joined(task: Task, worker: str) -> AsyncIterator[Replica]:
             "directory": str(task.directory / f"store-{task.order.options.get('transport', '')}"),
             "transports": "tcp" if alone else task.order.options["transport"],
             "host": HOST,
+            "cache": "none",  # or the first start of all would wait for a probe
         }
     )
     try:

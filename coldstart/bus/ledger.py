@@ -1,15 +1,15 @@
 """The store's whole state and its rules, without waiting: every operation is a plain call.
 
-Decides what a store decides, by the rules of ``scripts.py`` in Python; ``testing/bus_contract.py``
+Decides what a store decides, by the rules of ``scripts/`` in Python; ``testing/bus_contract/``
 holds both to the same answers. It knows no event loop, and no clock but the ``now`` that it is given.
 Names and sizes are checked by whoever takes them from others: ``memory.py``, which makes a bus of it.
-A simulation drives it directly. Sources and slots are in ``roster.py``, what lapses in ``leases.py``.
+A simulation drives it directly. What is kept of a shard is in ``shard.py``; who gets a slot, in ``turn.py``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -19,12 +19,13 @@ from coldstart.bus.leases import Leases
 from coldstart.bus.limits import (
     INBOX_LETTERS,
     INBOX_SECONDS,
-    JOURNAL_ENTRIES,
     MAX_CONFLICTING_ROOTS,
     NONCE_SECONDS,
     SHARD_SECONDS,
+    queue_seconds,
 )
-from coldstart.bus.roster import Roster, Survey
+from coldstart.bus.shard import Shard
+from coldstart.bus.turn import Turn
 from coldstart.group import Paper, Tally
 from coldstart.ports import (
     Advert,
@@ -34,27 +35,11 @@ from coldstart.ports import (
     Cursor,
     Deferred,
     Elected,
-    Granted,
     Heard,
     Letter,
     Standing,
+    Stated,
 )
-
-
-class Shard:
-    """What the store knows of one shard."""
-
-    def __init__(self) -> None:
-        self.roster = Roster()
-        self.leaders: Leases[str] = Leases()
-        self.answers: Leases[Granted | Elected] = Leases()
-        self.nonces: Leases[bool] = Leases()
-        self.truths: dict[str, tuple[str, bytes]] = {}
-        self.conflicts: dict[str, list[str]] = {}
-        self.inboxes: Leases[deque[tuple[int, Letter]]] = Leases()
-        self.journal: deque[bytes] = deque(maxlen=JOURNAL_ENTRIES)
-        self.fence = 0
-        self.changes = 0
 
 
 class Ledger:
@@ -92,41 +77,55 @@ class Ledger:
         shard = self._shards[claim.shard]
         # A conflict outweighs even an answer already given: nobody is believed.
         if roots := shard.conflicts.get(claim.layout):
+            shard.lines.leave(claim.transfer)
             return Conflicted(tuple(roots), self.epoch)
         if before := shard.answers.get(claim.transfer, now):
             return before
-        root = shard.truths[claim.layout][0] if claim.layout in shard.truths else ""
-        survey = shard.roster.survey(claim, now)
-        if survey.best:
-            return self._grant(shard, claim, survey, root, now)
-        if survey.busy:
-            return Deferred("", root, self.epoch, survey.skipped)
+        turn = self._turn(claim.shard, shard, now)
+        outcome = turn.seek(claim) or self._elect(shard, claim, turn, now)
+        if isinstance(outcome, Deferred) and (seconds := queue_seconds(claim)) > 0:
+            shard.lines.stand(claim, now, seconds)
+        else:
+            shard.lines.leave(claim.transfer)
+        return outcome
+
+    def _elect(self, shard: Shard, claim: Claim, turn: Turn, now: float) -> Elected | Deferred:
+        """The lead for a claim that has found no source, if none will have room and nobody else leads."""
+        root, skipped = shard.root(claim.layout), turn.skipped
+        if turn.busy:
+            return Deferred("", root, self.epoch, skipped)
         leader = shard.leaders.get(claim.layout, now)
         # To a joiner, an excluded leader does not exist: it takes the lease over.
         if leader and leader != claim.worker and leader not in claim.exclude:
-            return Deferred(leader, root, self.epoch, survey.skipped)
+            return Deferred(leader, root, self.epoch, skipped)
         if claim.lead_seconds <= 0:
-            return Deferred("", root, self.epoch, survey.skipped)
+            return Deferred("", root, self.epoch, skipped)
         shard.leaders.put(claim.layout, claim.worker, now, claim.lead_seconds)
-        elected = Elected(root, self.epoch, survey.skipped)
+        elected = Elected(root, self.epoch, skipped)
         shard.answers.put(claim.transfer, elected, now, claim.lead_seconds)
         return elected
 
-    def _grant(self, shard: Shard, claim: Claim, survey: Survey, root: str, now: float) -> Granted:
-        chosen = survey.best[claim.luck % len(survey.best)]
-        source = shard.roster.lend(chosen, claim.transfer, now, claim.slot_seconds)
-        shard.fence += 1
-        granted = Granted(source, shard.fence, root, self.epoch, survey.skipped)
-        shard.answers.put(claim.transfer, granted, now, claim.slot_seconds)
-        self._deliver(claim.shard, shard, source.inbox, Letter(claim.hello, shard.fence), now)
-        return granted
-
-    def release(self, shard: str, source: str, transfer: str) -> Advert | None:
+    def release(self, shard: str, source: str, transfer: str, letter: bytes = b"") -> Advert | None:
         now = self._now()
         found = self._shards[shard]
-        if found.roster.release(source, transfer, now):
+        found.lines.leave(transfer)
+        lent, inbox = found.lent.get(transfer, now), ""
+        if lent is not None and source in ("", lent[0]):
+            source, inbox = lent
+            found.lent.drop(transfer)
+        elif (standing := found.roster.find(source, now)) is not None:
+            inbox = standing.told.inbox
+        if letter and inbox:
+            self._deliver(shard, found, inbox, Letter(letter), now)
+        freed = found.roster.release(source, transfer, now)
+        if freed:
             self._changed(shard, found)
-        return found.roster.find(source, now)
+        standing = found.roster.find(source, now)
+        if standing is None:
+            return None
+        if freed and found.lines:
+            self._turn(shard, found, now).serve(standing)
+        return standing.told
 
     def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
@@ -138,8 +137,10 @@ class Ledger:
         found = self._shards[shard]
         if found.roster.advertise(advert, now, seconds, held, ended):
             self._changed(shard, found)
-        root = found.truths.get(advert.layout, ("",))[0]
-        return Standing(self.epoch, root, found.roster.struck(advert.worker))
+        answer = Standing(self.epoch, found.root(advert.layout), found.roster.struck(advert.worker))
+        if found.lines and (standing := found.roster.find(advert.worker, now)) is not None:
+            self._turn(shard, found, now).serve(standing)
+        return answer
 
     def withdraw(self, shard: str, worker: str, incarnation: str) -> None:
         found = self._shards[shard]
@@ -180,6 +181,7 @@ class Ledger:
         found = self._shards[shard]
         if layout not in found.truths:
             found.truths[layout] = (root, truth)
+            found.stated.pop(layout, None)
             self._changed(shard, found)
         known, conflict = found.truths[layout][0], found.conflicts.get(layout, [])
         if known != root and root not in conflict and len(conflict) < MAX_CONFLICTING_ROOTS:
@@ -194,6 +196,25 @@ class Ledger:
             return None
         return found.truths[layout][1]
 
+    def state(self, shard: str, layout: str, digests: Mapping[int, bytes]) -> bool:
+        found = self._shards[shard]
+        if layout in found.truths:
+            return True
+        stated = found.stated.get(layout, {})
+        if any(stated.get(chunk, digest) != digest for chunk, digest in digests.items()):
+            return False
+        found.stated[layout] = {**stated, **digests}
+        return True
+
+    def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
+        found = self._shards[shard]
+        if layout in found.conflicts:
+            return Stated()
+        if layout in found.truths:
+            return Stated(found.root(layout))
+        stated = found.stated.get(layout, {})
+        return Stated("", {chunk: stated[chunk] for chunk in sorted(stated) if chunk >= first})
+
     # ----------------------------------------------------------------------------------- letters
 
     def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
@@ -203,7 +224,7 @@ class Ledger:
             found.nonces.put(once, True, now, NONCE_SECONDS)
             self._deliver(shard, found, inbox, Letter(body), now)
 
-    def heard(self, shard: str, inbox: str, cursor: Cursor) -> Heard:
+    def heard(self, shard: str, inbox: str, cursor: Cursor, *, fleet: bool = True) -> Heard:
         """What came after ``cursor``, without waiting."""
         if cursor.epoch not in ("", self.epoch):
             return Heard(Cursor(epoch=self.epoch), renewed=True)
@@ -212,7 +233,7 @@ class Ledger:
             return Heard(Cursor(f"{self._last}-0", f"{self._last}-0", self.epoch), renewed=True)
         found = self._shards[shard]
         letters: list[Letter] = []
-        newest, fleet = cursor.inbox, cursor.fleet
+        newest, latest = cursor.inbox, cursor.fleet
         inbound = found.inboxes.renew(inbox, self._now(), INBOX_SECONDS)
         if inbound and inbound[-1][0] > after:
             newest = f"{inbound[-1][0]}-0"
@@ -221,13 +242,13 @@ class Ledger:
                     break
                 letters.append(letter)
             letters.reverse()
-        changed = found.changes > seen
+        changed = fleet and found.changes > seen
         if changed:
-            fleet = f"{found.changes}-0"
-        return Heard(Cursor(newest, fleet, self.epoch), tuple(letters), changed)
+            latest = f"{found.changes}-0"
+        return Heard(Cursor(newest, latest, self.epoch), tuple(letters), changed)
 
-    def record(self, shard: str, entry: bytes) -> None:
-        self._shards[shard].journal.append(entry)
+    def record(self, shard: str, entries: Sequence[bytes]) -> None:
+        self._shards[shard].journal.extend(entries)
 
     def journal(self, shard: str) -> tuple[bytes, ...]:
         """The journal entries of a shard, oldest first."""
@@ -243,6 +264,9 @@ class Ledger:
     def shard(self, key: str) -> Shard:
         """All that is kept of one shard; a test may spoil it."""
         return self._shards[key]
+
+    def _turn(self, name: str, shard: Shard, now: float) -> Turn:
+        return Turn(shard, self.epoch, now, lambda inbox, letter: self._deliver(name, shard, inbox, letter, now))
 
     def _changed(self, name: str, shard: Shard) -> None:
         self._last += 1

@@ -2,14 +2,17 @@
 
 Decides what is too large to send and which text may become part of a key. It knows neither
 Redis nor memory, so that the fake and the real bus cannot drift apart here. The rules of choice
-stand twice on purpose, in ``ledger.py`` and in ``scripts.py``: one contract suite holds both.
+stand twice on purpose, in ``ledger.py`` and in ``scripts/``: one contract suite holds both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coldstart.errors import BusError
 from coldstart.group import MAX_REASON, Paper
 from coldstart.identity import MAX_TRUTH_BYTES, is_id
+from coldstart.ports import Claim
 
 MAX_LETTER_BYTES = 64 * 1024
 """Letters, hellos and journal entries; a handshake needs about 2 KiB."""
@@ -25,6 +28,26 @@ MAX_SKIPS = 32
 
 SCAN = 64
 """Adverts that a claim looks at before it is content with the best one found so far."""
+
+MAX_PREFERRED = 8
+"""Preferred workers that a claim looks at before all others."""
+
+MAX_WAITING = 20_000
+"""Claims that stand in one line; later ones are deferred without a place."""
+
+MAX_WAITING_BYTES = 4096
+"""A claim with more than so much hello and names gets no place in line, so that a full line fits in 80 MiB."""
+
+LOOKS = 64
+"""Claims in line that one operation looks at; those further back have to wait for the next one."""
+
+MAX_GRANTS = 8
+"""Claims in line that one operation serves."""
+
+MAX_CHUNKS = 65_536
+"""Chunks of which digests can be stated: 1.1 MiB."""
+
+DIGEST_BYTES = 16
 
 MAX_CONFLICTING_ROOTS = 16
 
@@ -53,6 +76,14 @@ def check_ids(**names: str) -> None:
             raise BusError(f"{role} {text[:40]!r} cannot name anything on the bus", advice="use [A-Za-z0-9_.:-]{1,96}")
 
 
+def check_claim(claim: Claim) -> None:
+    """Refuse a claim that names what cannot be, or whose hello nobody would read."""
+    check_ids(shard=claim.shard, layout=claim.layout, worker=claim.worker, transfer=claim.transfer)
+    if claim.inbox:
+        check_ids(inbox=claim.inbox)
+    check_letter(claim.hello, "hello")
+
+
 def check_letter(body: bytes, what: str) -> None:
     """Refuse a message that receivers would drop."""
     if len(body) > MAX_LETTER_BYTES:
@@ -66,6 +97,23 @@ def check_truth(truth: bytes) -> None:
     """Refuse a truth record that receivers would refuse."""
     if len(truth) > MAX_TRUTH_BYTES:
         raise BusError(f"truth record of {len(truth)} bytes is over the limit", advice="use larger chunks")
+
+
+def check_digests(digests: Mapping[int, bytes]) -> None:
+    """Refuse digests of chunks that cannot be, and what is no digest."""
+    for chunk, digest in digests.items():
+        if not 0 <= chunk < MAX_CHUNKS or len(digest) != DIGEST_BYTES:
+            raise BusError(
+                f"chunk {chunk} with a digest of {len(digest)} bytes cannot be stated",
+                advice=f"state {DIGEST_BYTES} bytes for chunks 0 to {MAX_CHUNKS - 1}; use larger chunks",
+            )
+
+
+def queue_seconds(claim: Claim) -> float:
+    """How long a claim may stand in line: as long as it asks for, unless it is too large to be kept."""
+    names = (claim.transfer, claim.worker, claim.inbox, *claim.exclude, *claim.transports, *claim.prefer)
+    size = len(claim.hello) + sum(map(len, names))
+    return claim.queue_seconds if size <= MAX_WAITING_BYTES else 0.0
 
 
 def check_paper(group: str, paper: Paper) -> None:

@@ -10,16 +10,17 @@ can be stopped and can lose its memory, which is what workers must survive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import anyio.lowlevel
 
-from coldstart.bus.ledger import Ledger, Shard
-from coldstart.bus.limits import check_ids, check_letter, check_paper, check_truth
+from coldstart.bus.ledger import Ledger
+from coldstart.bus.limits import check_claim, check_digests, check_ids, check_letter, check_paper, check_truth
+from coldstart.bus.shard import Shard
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing
+from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 
 class MemoryStore:
@@ -94,15 +95,15 @@ class MemoryBus:
         return self._local_address
 
     async def claim(self, claim: Claim) -> ClaimOutcome:
-        check_ids(shard=claim.shard, layout=claim.layout, worker=claim.worker, transfer=claim.transfer)
-        check_letter(claim.hello, "hello")
+        check_claim(claim)
         await self._call("claim")
         return self._ledger.claim(claim)
 
-    async def release(self, shard: str, source: str, transfer: str) -> Advert | None:
-        check_ids(shard=shard, source=source, transfer=transfer)
+    async def release(self, shard: str, source: str, transfer: str, letter: bytes = b"") -> Advert | None:
+        check_ids(shard=shard, source=source or "any", transfer=transfer)
+        check_letter(letter, "letter")
         await self._call("release")
-        return self._ledger.release(shard, source, transfer)
+        return self._ledger.release(shard, source, transfer, letter)
 
     async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
         check_ids(shard=shard, layout=layout, worker=worker)
@@ -141,13 +142,26 @@ class MemoryBus:
         await self._call("fetch_truth")
         return self._ledger.fetch_truth(shard, layout)
 
+    async def state(self, shard: str, layout: str, digests: Mapping[int, bytes]) -> bool:
+        check_ids(shard=shard, layout=layout)
+        check_digests(digests)
+        await self._call("state")
+        return self._ledger.state(shard, layout, digests)
+
+    async def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
+        check_ids(shard=shard, layout=layout)
+        await self._call("stated")
+        return self._ledger.stated(shard, layout, first)
+
     async def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
         check_ids(shard=shard, inbox=inbox, nonce=nonce)
         check_letter(body, "letter")
         await self._call("send")
         self._ledger.send(shard, inbox, body, nonce)
 
-    async def listen(self, shard: str, inbox: str, cursor: Cursor, seconds: float) -> Heard:
+    async def listen(
+        self, shard: str, inbox: str, cursor: Cursor, seconds: float, *, fleet: bool = True
+    ) -> Heard:
         check_ids(shard=shard, inbox=inbox)
         if self._listening:
             raise BusError("two listeners on one bus object", advice="open a bus per listener")
@@ -156,20 +170,21 @@ class MemoryBus:
             await self._call("listen")
             with anyio.move_on_after(seconds):
                 while True:
-                    heard = self._ledger.heard(shard, inbox, cursor)
+                    heard = self._ledger.heard(shard, inbox, cursor, fleet=fleet)
                     if heard.letters or heard.fleet_changed or heard.renewed:
                         return heard
                     await self._store.wait()
                     self._check("listen")
-            return self._ledger.heard(shard, inbox, cursor)
+            return self._ledger.heard(shard, inbox, cursor, fleet=fleet)
         finally:
             self._listening = False
 
-    async def record(self, shard: str, entry: bytes) -> None:
+    async def record(self, shard: str, entries: Sequence[bytes]) -> None:
         check_ids(shard=shard)
-        check_letter(entry, "journal entry")
+        for entry in entries:
+            check_letter(entry, "journal entry")
         await self._call("record")
-        self._ledger.record(shard, entry)
+        self._ledger.record(shard, entries)
 
     async def vote(self, group: str, paper: Paper) -> Tally:
         check_paper(group, paper)

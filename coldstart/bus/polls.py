@@ -16,7 +16,7 @@ import math
 from coldstart.bus.ballots import GONE
 from coldstart.bus.limits import GROUP_SECONDS
 from coldstart.bus.replies import Fields
-from coldstart.bus.scripts import Script
+from coldstart.bus.scripts.base import Script
 from coldstart.group import Paper, Tally, Verdict
 
 VOTE = Script(

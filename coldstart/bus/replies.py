@@ -2,7 +2,7 @@
 
 Decides what counts as nonsense: a store, or somebody who writes to it, may send anything, so every
 field is decoded into its type or refused with one BusError. It knows the shape of the replies in
-``scripts.py`` but neither connections nor keys. The caller is ``redis.py``.
+``scripts/`` but neither connections nor keys. The caller is ``redis.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from coldstart.bus.limits import MAX_LETTER_BYTES
+from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES
 from coldstart.errors import BusError
-from coldstart.ports import Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip
+from coldstart.ports import Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip, Stated
 
 _Kind = Literal["granted", "elected", "deferred", "conflicted"]
 
@@ -23,6 +23,14 @@ class _Refusal(msgspec.Struct, array_like=True):
     worker: str
     reason: str
     layout: str = ""
+
+
+class _Grant(msgspec.Struct, array_like=True):
+    epoch: str
+    root: str
+    source: str
+    used: int
+    fence: int
 
 
 class Fields:
@@ -130,6 +138,19 @@ def claim_outcome(fields: ShardFields) -> ClaimOutcome:
             raise fields.nonsense(f"the outcome {kind[:20]!r}")
 
 
+def stated(fields: ShardFields, first: int) -> Stated:
+    """The answer to a question for stated digests, of the chunks from ``first`` on."""
+    root, blob, each = fields.text(), fields.blob(), 1 + DIGEST_BYTES
+    return Stated(
+        root,
+        {
+            first + at // each: blob[at + 1 : at + each]
+            for at in range(0, len(blob) - DIGEST_BYTES, each)
+            if blob[at] == 1
+        },
+    )
+
+
 class Mail(msgspec.Struct):
     """What one read brought: usable letters, the last id of each stream, and what was dropped."""
 
@@ -176,4 +197,13 @@ def _letter(pairs: list[bytes]) -> Letter | None:
     fence = fields.get(b"fence", b"0")
     if body is None or len(body) > MAX_LETTER_BYTES or not fence.isdigit() or len(fence) > 18:
         return None
-    return Letter(body=body, fence=int(fence))
+    told = fields.get(b"granted")
+    if told is None:
+        return Letter(body=body, fence=int(fence))
+    try:
+        grant = msgspec.json.decode(told, type=_Grant)
+        source = msgspec.structs.replace(msgspec.json.decode(grant.source, type=Advert), used=grant.used)
+        granted = Granted(source, grant.fence, grant.root, grant.epoch)
+        return Letter(body, transfer=fields.get(b"transfer", b"").decode(), granted=granted)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

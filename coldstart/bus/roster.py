@@ -1,12 +1,11 @@
-"""The adverts of one shard, slots and strikes included: who may be a joiner's source, and who is best.
+"""The adverts of one shard, slots and strikes included: who may be a joiner's source at this moment.
 
-Decides what an advert is worth to a claim and when adverts and slots lapse, by the rules of
-``scripts.py``. It must not know letters, truths or leaders, nor a clock: each call says what time it
-is. ``ledger.py`` joins it with the rest of the store.
+Decides when adverts, slots and strikes begin and lapse, and which adverts a claim looks at; what one
+is worth to it is in ``choice.py``. It must not know letters, truths or leaders, nor a clock: each call
+says what time it is. ``ledger.py`` joins it with the rest of the store.
 
-A claim looks at up to 64 adverts, so whatever does not depend on the claim is worked out when it
-changes, and lapses are found by one look at the earliest end. Everything is in the order of the
-workers' names: the same calls give the same answers in every process.
+Lapses are found by one look at the earliest end. Everything is in the order of the workers' names:
+the same calls give the same answers in every process.
 """
 
 from __future__ import annotations
@@ -15,64 +14,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
-import msgspec
-
+from coldstart.bus.choice import Seeker, Standing, Survey
 from coldstart.bus.leases import Leases
-from coldstart.bus.limits import MAX_SKIPS, SCAN, SHARD_SECONDS
-from coldstart.ports import Advert, Claim, Skip
-
-_WORST = (-1.0, 0, 0)
-"""Below the rank of whoever has a free slot."""
+from coldstart.bus.limits import MAX_PREFERRED, SCAN, SHARD_SECONDS
+from coldstart.ports import Advert
 
 _name = attrgetter("worker")
-
-
-class Standing:
-    """One worker: its advert while that lives, and the slots that it has lent, which may outlive it."""
-
-    __slots__ = (
-        "advert", "ends", "incarnation", "layout", "rank", "refusal", "slots", "struck", "told", "transports", "usable",
-        "used", "worker",
-    )  # fmt: skip
-
-    def __init__(self, advert: Advert) -> None:
-        self.worker = advert.worker
-        self.incarnation = ""
-        self.advert: Advert | None = None
-        self.ends = math.inf
-        self.slots: dict[str, float] = {}
-        """End of each slot by transfer; of lapsed ones too, until the next grant."""
-        self.used = 0
-        self.struck = False
-        self.told = advert
-        """The advert as others are told it: with what the bus fills in."""
-        self.layout = advert.layout
-        self.transports = advert.transports
-        self.usable = False
-        self.refusal: Skip | None = None
-        self.rank = _WORST
-
-    def assess(self, advert: Advert) -> None:
-        """Work out what ``advert`` is worth with the slots now in use and the doubts there are."""
-        used, struck = self.used, self.struck
-        free = advert.slots - used
-        self.told = msgspec.structs.replace(advert, used=used, struck=struck) if used or struck else advert
-        self.layout, self.transports = advert.layout, advert.transports
-        reason = "struck" if struck else "empty" if advert.have <= 0 else "busy" if free <= 0 else ""
-        self.usable = not reason
-        self.refusal = Skip(self.worker, reason, advert.layout) if reason else None
-        # Less loaded first, then more free slots, then more chunks.
-        self.rank = _WORST if reason else (-used / advert.slots, free, advert.have)
-
-
-class Survey(NamedTuple):
-    """The equally good best sources, the first of those passed over, and whether any at all is only busy."""
-
-    best: Sequence[Standing]
-    skipped: tuple[Skip, ...]
-    busy: bool
 
 
 class Roster:
@@ -93,24 +41,31 @@ class Roster:
         self._settle(now)
         return tuple([standing.told for standing in self._listed])
 
-    def find(self, worker: str, now: float) -> Advert | None:
-        """The live advert of a worker, with its slots in use."""
+    def find(self, worker: str, now: float) -> Standing | None:
+        """A worker whose advert is alive."""
         self._settle(now)
         standing = self._known.get(worker)
-        return None if standing is None or standing.advert is None else standing.told
+        return None if standing is None or standing.advert is None else standing
 
-    def survey(self, claim: Claim, now: float) -> Survey:
-        """Look at :data:`SCAN` adverts for a claim, and at more while none of them is usable."""
+    def survey(self, seeker: Seeker, waited: float, now: float) -> Survey:
+        """Look for a source: at those preferred, then at :data:`SCAN` adverts, then at more while none will do."""
         self._settle(now)
-        listed = self._listed
-        if len(listed) <= SCAN:
-            return _survey(listed, claim)
-        start = claim.luck % len(listed)
-        survey = _survey(listed[start : start + SCAN] + listed[: max(start + SCAN - len(listed), 0)], claim)
-        # The reasons are full by now, so if nobody has a free slot for anybody, more looking finds nothing new.
-        if survey.best or (survey.busy and not self._usable):
+        claim, listed = seeker.claim, self._listed
+        if claim.prefer and (survey := self._preferred(seeker, waited)).best:
             return survey
-        return _survey(listed[start:] + listed[:start], claim, first=True)
+        if len(listed) <= SCAN:
+            return seeker.survey(listed, waited)
+        start = claim.luck % len(listed)
+        survey = seeker.survey(listed[start : start + SCAN] + listed[: max(start + SCAN - len(listed), 0)], waited)
+        # Who stands in line is served when a source that was not looked at renews its advert. The reasons are
+        # full by now, so for others too more looking finds nothing new if nobody has a free slot for anybody.
+        if survey.best or (survey.busy and (claim.queue_seconds > 0 or not self._usable)):
+            return survey
+        return seeker.survey(listed[start:] + listed[:start], waited, first=True)
+
+    def _preferred(self, seeker: Seeker, waited: float) -> Survey:
+        known = (self._known.get(worker) for worker in seeker.claim.prefer[:MAX_PREFERRED])
+        return seeker.survey((found for found in known if found is not None and found.advert), waited, first=True)
 
     def advertise(
         self, advert: Advert, now: float, seconds: float, held: Sequence[str], ended: Sequence[str]
@@ -239,35 +194,3 @@ class Roster:
 
     def _place(self, standing: Standing) -> int:
         return bisect_left(self._listed, standing.worker, key=_name)
-
-
-def _survey(listed: Sequence[Standing], claim: Claim, *, first: bool = False) -> Survey:
-    """Judge each advert for a claim, or those up to the first usable one."""
-    excluded, layout, transports = {claim.worker, *claim.exclude}, claim.layout, claim.transports
-    ours = frozenset(transports)
-    best: list[Standing] = []
-    best_rank = _WORST
-    skipped: list[Skip] = []
-    busy = False
-    for standing in listed:
-        refusal = standing.refusal
-        if standing.worker in excluded:
-            refusal = Skip(standing.worker, "excluded", standing.layout)
-        elif standing.layout != layout:
-            refusal = Skip(standing.worker, "layout", standing.layout)
-        elif ours and standing.transports != transports and ours.isdisjoint(standing.transports):
-            refusal = Skip(standing.worker, "transports", standing.layout)
-        elif refusal is None:
-            rank = standing.rank
-            if rank == best_rank:
-                best.append(standing)
-            elif rank > best_rank:
-                best, best_rank = [standing], rank
-            if first:
-                break
-            continue
-        elif refusal.reason == "busy":
-            busy = True
-        if len(skipped) < MAX_SKIPS:
-            skipped.append(refusal)
-    return Survey(best, tuple(skipped), busy)

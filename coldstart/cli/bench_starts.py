@@ -24,13 +24,17 @@ SKELETON = "tensors"
 
 
 def settings_at(place: str) -> Settings:
-    """The operator's settings, but with the store at ``place`` (none without one), and tcp on this machine."""
+    """The operator's settings, but with the store at ``place`` (none without one), and tcp on this machine.
+
+    No link is probed or remembered.
+    """
     return config.load(
         {
             "redis": "" if place else "none",
             "directory": str(Path(place) / "store") if place else "",
             "transports": "tcp",
             "host": "127.0.0.1",
+            "cache": "none",
         }
     )
 

@@ -2,7 +2,7 @@
 
 Decides what the demo does and what must hold for it to succeed. How it looks is
 ``demo_view.py``; how processes are run is ``fleet.py``. The operator's own settings do not change
-its course, but for ``COLDSTART_TRANSPORTS``.
+its course, but for ``COLDSTART_TRANSPORTS`` and what is warned of.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def play(checkpoint: Checkpoint, json: bool, verbose: int) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="coldstart-") as directory:
         settings = config.load({"directory": directory}, environ={})
         async with wiring.open_store(settings) as url, fleet() as crew:
-            stage.url = url
+            stage.url, stage.cache = url, directory
             try:
                 await stage.play(crew)
             except* ColdstartError as errors:
@@ -153,6 +153,8 @@ class _Stage:
 
     def __init__(self, checkpoint: Checkpoint, *, quiet: bool, verbose: int) -> None:
         self.url = ""
+        self.cache = "none"
+        """Where link rates go: capped as they are here, they are nobody else's."""
         self._checkpoint = checkpoint
         self._payload = _payload(checkpoint)
         self._quiet, self._verbose = quiet, verbose
@@ -234,7 +236,8 @@ class _Stage:
 
     def _task(self, name: str, *, ordinary: Sequence[str] = (), **settings: object) -> Task:
         asked = Asked(str(self._checkpoint.path), name=name, json=True, verbose=self._verbose)
-        return Task(asked, {"redis": self.url, "host": wiring.LOOPBACK, **settings}, tuple(ordinary))
+        ours = {"redis": self.url, "cache": self.cache, "host": wiring.LOOPBACK}
+        return Task(asked, {**ours, **settings}, tuple(ordinary))
 
     def _say(self, text: str) -> None:
         if not self._quiet:

@@ -24,7 +24,10 @@ STYLES = {"T": "green", "F": "yellow", "=": "blue", "X": "bold red", "b": "dim",
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One worker: where its weights came from, how long each phase took (seconds), how it ended."""
+    """One worker: where its weights came from, how long each phase took (seconds), how it ended.
+
+    ``share`` is of what the link was seen to give, 0 where that is not known.
+    """
 
     worker: str
     path: str
@@ -38,6 +41,9 @@ class Row(msgspec.Struct, frozen=True):
     state: str
     detours: Sequence[str]
     error: str | None
+    link_gbps: float = 0.0
+    share: float = 0.0
+    warnings: Sequence[str] = ()
 
     @classmethod
     def of(cls, name: str, report: Report | None, error: str) -> Row:
@@ -56,6 +62,9 @@ class Row(msgspec.Struct, frozen=True):
             state=report.state.value,
             detours=report.detours,
             error=report.error or error or None,
+            link_gbps=round(report.link_gbps, 3),
+            share=round(report.share, 3),
+            warnings=report.warnings,
         )
 
 
@@ -124,13 +133,15 @@ def show(outcome: Outcome) -> None:
     """The table and the timeline."""
     table(
         "",
-        ("worker", "path", "source", "bytes>", "GB/s>", "build>", "discover>", "handshake>", "transfer>", "fallback>",
-         "verify>", "verified"),
+        ("worker", "path", "source", "bytes>", "GB/s>", "of link>", "build>", "discover>", "handshake>", "transfer>",
+         "fallback>", "verify>", "verified"),
         [_cells(row) for row in outcome.workers],
     )  # fmt: skip
     for row in outcome.workers:
         for detour in row.detours:
             say(f"  {row.worker}: {detour}")
+        for warning in row.warnings:
+            say(f"  {row.worker}: warning: {warning}")
     if outcome.kill is not None:
         say(
             f"{outcome.kill.victim} was killed when {outcome.kill.joiner} had verified "
@@ -151,7 +162,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
     source = ", ".join(row.sources) or ("checkpoint" if row.bytes_storage else "-")
     total = size(row.bytes_peer + row.bytes_storage)
-    return (row.worker, row.path, source, total, f"{row.gbps:.2f}", *spent, "yes" if row.verified else "NO")
+    share = f"{row.share:.2f}" if row.share else "-"
+    return (row.worker, row.path, source, total, f"{row.gbps:.2f}", share, *spent, "yes" if row.verified else "NO")
 
 
 def _timeline(outcome: Outcome) -> None:

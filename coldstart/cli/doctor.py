@@ -27,15 +27,18 @@ from coldstart.errors import ConfigError
 SLOW_SECONDS = 8.0
 """For checks that import torch or every plugin."""
 
+PEER_SECONDS = 30.0
+"""For measuring every transport to a peer."""
+
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _STATUS_WIDTH = 6
 _NAME_WIDTH = 21
 
 
-def run(redis: str | None, *, json: bool) -> None:
+def run(redis: str | None, peer: str = "", *, json: bool) -> None:
     """The command; ends with exit code 1 if a check failed."""
     desk = _Desk(None if json else _show)
-    anyio.run(_examine, redis, desk)
+    anyio.run(_examine, redis, peer, desk)
     failed = sum(check.status == "fail" for check in desk.checks)
     if json:
         emit({"ok": not failed, "checks": desk.checks})
@@ -69,7 +72,7 @@ class _Desk:
                 self._show(check)
 
 
-async def _examine(redis: str | None, desk: _Desk) -> None:
+async def _examine(redis: str | None, peer: str, desk: _Desk) -> None:
     await desk.take("python", blocking(machine.python))
     await desk.take("torch", blocking(machine.torch), SLOW_SECONDS)
     for name, look in (
@@ -84,11 +87,11 @@ async def _examine(redis: str | None, desk: _Desk) -> None:
     except ConfigError as error:
         desk.note([fail("settings", error.what, error.advice or "correct it; without it no store or peer is checked")])
     else:
-        await _examine_settings(settings, desk)
+        await _examine_settings(settings, peer, desk)
     await desk.take("traces", network.traces)
 
 
-async def _examine_settings(settings: Settings, desk: _Desk) -> None:
+async def _examine_settings(settings: Settings, peer: str, desk: _Desk) -> None:
     """Everything that depends on what the operator chose."""
     async with AsyncExitStack() as stack:
         store = StoreChecks(settings, stack)
@@ -104,6 +107,9 @@ async def _examine_settings(settings: Settings, desk: _Desk) -> None:
         await desk.take("transports", links.transports, SLOW_SECONDS)
         for name in links.usable:
             await desk.take(f"loopback {name}", partial(links.loopback, name), SLOW_SECONDS)
+        if peer:
+            await desk.take(f"links to {peer}", partial(links.to_peer, peer, store.bus), PEER_SECONDS)
+        await desk.take("paths", links.capabilities, SLOW_SECONDS)
         await desk.take("skeletons", links.skeletons)
 
 

@@ -25,6 +25,8 @@ from coldstart.report import Progress, Report
 
 MAX_LINE = 64 * 1024 * 1024
 END_SECONDS = 5.0
+KEPT = ("transports", "warn_gbps", "warn_share")
+"""Settings of the operator's that hold here; the rest is for workers of their own."""
 
 
 class Member:
@@ -128,7 +130,7 @@ class Fleet:
         process = await anyio.open_process(
             [sys.executable, "-m", "coldstart.cli.demo_worker", msgspec.json.encode(task).decode()],
             stderr=None,
-            env=config.environment(kept=("transports",)),  # not what an operator has set for workers of their own
+            env=config.environment(kept=KEPT),
             start_new_session=True,  # Ctrl-C is for the demo, which ends its workers in order
         )
         member = Member(task.asked.name, process, started)

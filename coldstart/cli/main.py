@@ -30,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+benches = typer.Typer(invoke_without_command=True)
+app.add_typer(benches, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Redis = Annotated[
@@ -144,16 +146,27 @@ def plugins(json: Json = False) -> None:
 
 
 @app.command()
-def doctor(redis: Redis = None, json: Json = False) -> None:
-    """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do."""
+def doctor(
+    redis: Redis = None,
+    links: Annotated[
+        str,
+        typer.Option("--links", metavar="PEER", help="Measure every transport to this worker, or to one on this host."),
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do.
+
+    Also what its GPUs, RDMA devices and network cards can do, how fast each link was, and why not more.
+    """
     from coldstart.cli import doctor as module
 
-    module.run(redis, json=json)
+    module.run(redis, links, json=json)
     _be_heard()
 
 
-@app.command()
+@benches.callback()
 def bench(
+    context: typer.Context,
     only: Annotated[
         str | None, typer.Option(metavar="A,B", help="Some of: tcp, handshake, memory, import. Default: all.")
     ] = None,
@@ -161,13 +174,45 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of each measurement.")] = 5,
     json: Json = False,
 ) -> None:
-    """Measure this machine: coldstart side by side with what it could be at best."""
+    """Measure this machine: coldstart side by side with what it could be at best. 'bench fleet' plays rollouts."""
+    if context.invoked_subcommand is not None:
+        return
     from coldstart.cli import bench as module
 
     parts = tuple(part for part in (only or "").split(",") if part.strip())
     if only is not None and not parts:
         raise ConfigError(f"--only {only!r} names no part to bench", advice=f"choose from {', '.join(module.PARTS)}")
     module.run(parts, mib=mib, rounds=rounds, json=json)
+    _be_heard()
+
+
+@benches.command("fleet")
+def bench_fleet(
+    workers: Annotated[str, typer.Option(metavar="N,M", help="Sizes of fleets.")] = "1,8,64,256,1024",
+    dying: Annotated[float, typer.Option(help="Share of the workers that is killed meanwhile; 0: nobody.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of all runs: the same seed is the same run.")] = 1,
+    gb: Annotated[float, typer.Option(help="Size of the model, in GB.")] = 64.0,
+    chunk_mib: Annotated[int, typer.Option(help="Size of a chunk, in MiB.")] = 64,
+    link_gbps: Annotated[float, typer.Option(help="Rate of each worker's link, each way, in GB/s.")] = 12.5,
+    storage_gbps: Annotated[float, typer.Option(help="Rate of one storage read, in GB/s.")] = 12.5,
+    storage_all_gbps: Annotated[float, typer.Option(help="Rate of all storage reads together, in GB/s.")] = 40.0,
+    slots: Annotated[int, typer.Option(help="How many joiners may pull from a worker at one time.")] = 2,
+    patience: Annotated[float, typer.Option(help="Seconds a joiner may lose before it reads storage.")] = 5.0,
+    holders: Annotated[int, typer.Option(help="Workers that serve before; with none, the first reads storage.")] = 0,
+    json: Json = False,
+) -> None:
+    """Play rollouts of many workers in virtual time, beside what they take on paper.
+
+    The state machines are the real ones; links are shared fairly. Bars are said to be met or missed; the exit
+    code is 0 either way.
+    """
+    from coldstart.cli import bench_fleet as module
+
+    asked = module.Asked(
+        module.sizes_of(workers), dying, seed, gb, chunk_mib, link_gbps, storage_gbps, storage_all_gbps, slots,
+        patience, holders,
+    )  # fmt: skip
+    module.run(asked, json=json)
     _be_heard()
 
 

@@ -177,6 +177,14 @@ def seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def age(value: float) -> str:
+    """An age in its largest unit."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if value >= length:
+            return f"{value / length:.0f} {unit}"
+    return f"{value:.0f} s"
+
+
 class Ticker:
     """Shows the progress of one cold start: a bar on a terminal, a line per phase in a pipe."""
 

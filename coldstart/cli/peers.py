@@ -17,7 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from coldstart import config, wiring
-from coldstart.cli.output import emit, say, table
+from coldstart.cli.output import age, emit, say, table
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.ports import Advert
@@ -122,18 +122,10 @@ def _cells(shard: Shard, worker: Worker) -> tuple[str, ...]:
         _plain(worker.host),
         _plain(worker.device),
         str(worker.generation),
-        "-" if worker.age is None else _age(worker.age),
+        "-" if worker.age is None else age(worker.age),
     )
 
 
 def _plain(text: str) -> str:
     """``text`` without what could move a terminal's cursor or pass for markup."""
     return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "_.:,-/%") else "?" for sign in text)[:96]
-
-
-def _age(seconds: float) -> str:
-    """An age in its largest unit."""
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -17,7 +17,7 @@ import msgspec
 
 from coldstart import config
 from coldstart.cli import tracing
-from coldstart.cli.output import Ticker, emit, say, seconds, size
+from coldstart.cli.output import Ticker, age, emit, say, seconds, size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
 from coldstart.group import Group
@@ -186,10 +186,15 @@ class _Voice:
             f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {origin} "
             f"at {report.gbps:.2f} GB/s, verified against {report.against}, in {seconds(report.seconds)}"
         )
+        if report.link_gbps:
+            seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
+            say(f"  share of the link {report.share:.2f}; it gave {report.link_gbps:.2f} GB/s at best ({seen})")
         if report.group is not None:
             say(f"  {_words_of(report.group)}")
         for reason in (*report.detours, *report.skipped):
             say(f"  {reason}")
+        for warning in report.warnings:
+            say(f"  warning: {warning}")
 
     def failed(self, error: ColdstartError) -> None:
         self.close()

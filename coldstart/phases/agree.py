@@ -18,11 +18,12 @@ from coldstart.effects import Abandon, Arm, Disarm, Release
 from coldstart.events import (
     DrainRequested,
     Expired,
-    FleetChanged,
     GroupEvent,
     GroupHeard,
     GroupLost,
+    OfferReceived,
     OfferRefused,
+    SourceProgressed,
     Timer,
 )
 from coldstart.group import PATH, READY, Verdict
@@ -41,6 +42,7 @@ from coldstart.phases.states import (
     Journey,
     Move,
     Page,
+    Publishing,
     Serving,
     State,
     Transferring,
@@ -165,9 +167,15 @@ def _waited(state: State, at: float) -> State:
 
 
 def _release(state: State, reason: str) -> tuple[Release, ...]:
+    """Give back the slot that we have, or our place in line for one."""
     source: Advert | None = None
-    if isinstance(state, Handshaking | Agreeing | Transferring | Abandoning | Checking):
-        source = state.source
+    match state:
+        case Discovering() | Waiting():
+            return (Release(state.journey.attempt, "", reason),)
+        case Handshaking() | Agreeing() | Transferring() | Abandoning() | Publishing() | Checking():
+            source = state.source
+        case _:
+            pass
     return () if source is None else (Release(state.journey.attempt, source.worker, reason),)
 
 
@@ -177,6 +185,13 @@ def _release(state: State, reason: str) -> tuple[Release, ...]:
 def offer_refused(state: Agreeing, event: OfferRefused, at: float) -> Move:
     """The source takes its offer back; it is no worse for that."""
     return _give_back(state, event.reason)
+
+
+def source_progressed(state: Agreeing, event: SourceProgressed, at: float) -> Move:
+    """It has more than when it made its offer."""
+    if state.offer is None or state.offer.have is None:
+        return state, ()
+    return replace(state, offer=replace(state.offer, have=event.have)), ()
 
 
 def agreeing_expired(state: Agreeing, event: Expired, at: float) -> Move:
@@ -222,19 +237,24 @@ def _too_long(journey: Journey) -> str:
 
 
 _EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS
-_NEVER = groups.START | groups.MEMORY_ANSWERS | groups.DRAINED
+_NEVER = groups.START | groups.MEMORY_ANSWERS | groups.DRAINED | groups.PULL_REPORTS | groups.CHECK_ANSWERS
 
 PAGES = (
     Page(
         Agreeing,
-        handled={OfferRefused: offer_refused, Expired: agreeing_expired, DrainRequested: drain_requested},
-        ignored=_EARLIER | (groups.OFFER_ANSWERS - {OfferRefused}) | {FleetChanged},
-        illegal=_NEVER | groups.PULL_REPORTS | groups.PUBLISH_ANSWERS | groups.CHECK_ANSWERS,
+        handled={
+            OfferRefused: offer_refused,
+            SourceProgressed: source_progressed,
+            Expired: agreeing_expired,
+            DrainRequested: drain_requested,
+        },
+        ignored=_EARLIER | {OfferReceived},
+        illegal=_NEVER | groups.STATE_ANSWERS | groups.PUBLISH_ANSWERS,
     ),
     Page(
         Confirming,
         handled={Expired: confirming_expired, DrainRequested: drain_requested},
-        ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PUBLISH_ANSWERS | {FleetChanged},
-        illegal=_NEVER | groups.PULL_REPORTS | groups.CHECK_ANSWERS,
+        ignored=_EARLIER | groups.OFFER_ANSWERS | groups.STATE_ANSWERS | groups.PUBLISH_ANSWERS,
+        illegal=_NEVER,
     ),
 )

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Arm, Disarm
+from coldstart.effects import Arm, Disarm, StateDigests
 from coldstart.events import (
     BytesLanded,
     ChunkCorrupted,
     ChunkVerified,
+    DigestsStated,
     DrainRequested,
     Expired,
-    FleetChanged,
     PullEnded,
+    StatementRefused,
     Timer,
     TruthMissed,
     TruthReceived,
 )
 from coldstart.phases import groups, moves
 from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
+from coldstart.plan import Chunks
 
 
 def truth_received(state: Loading, event: TruthReceived, at: float) -> Move:
@@ -37,12 +39,31 @@ def truth_missed(state: Loading, event: TruthMissed, at: float) -> Move:
 
 
 def bytes_landed(state: Loading, event: BytesLanded, at: float) -> Move:
-    return state, (Arm(Timer.STALL, state.journey.limits.storage_stall),)
+    """Those who wait for what we read hear that it goes on."""
+    journey, leads = state.journey, state.leading and not state.journey.root
+    shared = moves.share(journey, state.stated if leads else journey.verified if journey.root else Chunks())
+    return state, (Arm(Timer.STALL, journey.limits.storage_stall), *shared)
 
 
 def chunk_verified(state: Loading, event: ChunkVerified, at: float) -> Move:
+    """Where no truth is known, others can use it as soon as they know its digest."""
     journey = state.journey.with_chunk(event.chunk, STORAGE)
-    return replace(state, journey=journey), (Arm(Timer.STALL, journey.limits.storage_stall),)
+    state, clock = replace(state, journey=journey), Arm(Timer.STALL, journey.limits.storage_stall)
+    if journey.root:
+        return state, (clock, *moves.share(journey, journey.verified))
+    if state.leading and journey.partial:
+        return state, (clock, StateDigests(journey.attempt, Chunks.of((event.chunk,))))
+    return state, (clock,)
+
+
+def digests_stated(state: Loading, event: DigestsStated, at: float) -> Move:
+    state = replace(state, stated=state.stated | event.chunks)
+    return state, moves.share(state.journey, state.stated)
+
+
+def statement_refused(state: Loading, event: StatementRefused, at: float) -> Move:
+    """Another reader of the same storage saw other bytes: neither is believed."""
+    return moves.stop_load(state.journey, Failure.CONFLICT, event.reason)
 
 
 def chunk_corrupted(state: Loading, event: ChunkCorrupted, at: float) -> Move:
@@ -56,7 +77,7 @@ def pull_ended(state: Loading, event: PullEnded, at: float) -> Move:
         return moves.fail(state.journey, Failure.STORAGE, event.reason or "storage read ended early")
     if state.journey.root:
         return moves.check(state.journey, None)
-    return moves.publish(state.journey)
+    return moves.publish(state.journey, None)
 
 
 def expired(state: Loading, event: Expired, at: float) -> Move:
@@ -86,6 +107,7 @@ _ILLEGAL = (
     | groups.TRUTH_ANSWERS
     | groups.OFFER_ANSWERS
     | groups.MEMORY_ANSWERS
+    | groups.STATE_ANSWERS
     | groups.PUBLISH_ANSWERS
     | groups.CHECK_ANSWERS
     | groups.DRAINED
@@ -100,17 +122,21 @@ PAGES = (
             BytesLanded: bytes_landed,
             ChunkVerified: chunk_verified,
             ChunkCorrupted: chunk_corrupted,
+            DigestsStated: digests_stated,
+            StatementRefused: statement_refused,
             PullEnded: pull_ended,
             Expired: expired,
             DrainRequested: drain_requested,
         },
-        ignored=frozenset({FleetChanged}),
-        illegal=_ILLEGAL - groups.TRUTH_ANSWERS,
+        ignored=frozenset(),
+        illegal=_ILLEGAL - groups.TRUTH_ANSWERS - groups.STATE_ANSWERS,
     ),
     Page(
         LoadFailing,
         handled={PullEnded: stopped, Expired: never_stopped, DrainRequested: drain_requested},
-        ignored=groups.TRUTH_ANSWERS | {BytesLanded, ChunkVerified, ChunkCorrupted, FleetChanged},
-        illegal=_ILLEGAL - groups.TRUTH_ANSWERS,
+        ignored=groups.TRUTH_ANSWERS
+        | groups.STATE_ANSWERS
+        | {BytesLanded, ChunkVerified, ChunkCorrupted},
+        illegal=_ILLEGAL - groups.TRUTH_ANSWERS - groups.STATE_ANSWERS,
     ),
 )

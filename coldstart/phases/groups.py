@@ -17,17 +17,18 @@ CLAIM_ANSWERS: Group = frozenset(
     }
 )
 TRUTH_ANSWERS: Group = frozenset({events.TruthReceived, events.TruthMissed})
-OFFER_ANSWERS: Group = frozenset({events.OfferReceived, events.OfferRefused})
+OFFER_ANSWERS: Group = frozenset({events.OfferReceived, events.OfferRefused, events.SourceProgressed})
 PULL_REPORTS: Group = frozenset(
     {events.BytesLanded, events.ChunkVerified, events.ChunkCorrupted, events.PullEnded}
 )
+STATE_ANSWERS: Group = frozenset({events.DigestsStated, events.StatementRefused})
 MEMORY_ANSWERS: Group = frozenset({events.MemoryReplaced, events.MemoryRefused})
 PUBLISH_ANSWERS: Group = frozenset({events.TruthPublished, events.TruthUnpublished, events.TruthConflicted})
 CHECK_ANSWERS: Group = frozenset({events.CheckPassed, events.CheckFailed, events.SourceChanged})
 START: Group = frozenset({events.Started})
 DRAINED: Group = frozenset({events.Drained})
 HOST: Group = frozenset({events.DrainRequested})
-AMBIENT: Group = frozenset({events.FleetChanged, events.Expired})
+AMBIENT: Group = frozenset({events.Expired})
 """May come at any time in any state."""
 
 ALL: Group = (
@@ -35,6 +36,7 @@ ALL: Group = (
     | TRUTH_ANSWERS
     | OFFER_ANSWERS
     | PULL_REPORTS
+    | STATE_ANSWERS
     | MEMORY_ANSWERS
     | PUBLISH_ANSWERS
     | CHECK_ANSWERS

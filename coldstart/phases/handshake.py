@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from coldstart.events import (
     DrainRequested,
     Expired,
-    FleetChanged,
     OfferReceived,
     OfferRefused,
+    SourceProgressed,
     Timer,
     TruthMissed,
     TruthReceived,
@@ -30,6 +30,13 @@ def truth_received(state: Handshaking, event: TruthReceived, at: float) -> Move:
 
 def offer_received(state: Handshaking, event: OfferReceived, at: float) -> Move:
     return _agreed(state if state.offer else replace(state, offer=event), at)
+
+
+def source_progressed(state: Handshaking, event: SourceProgressed, at: float) -> Move:
+    """It has more than when it made its offer."""
+    if state.offer is None or state.offer.have is None:
+        return state, ()
+    return replace(state, offer=replace(state.offer, have=event.have)), ()
 
 
 def truth_missed(state: Handshaking, event: TruthMissed, at: float) -> Move:
@@ -77,12 +84,14 @@ PAGES = (
             TruthMissed: truth_missed,
             OfferReceived: offer_received,
             OfferRefused: offer_refused,
+            SourceProgressed: source_progressed,
             Expired: expired,
             DrainRequested: drain_requested,
         },
-        ignored=groups.CLAIM_ANSWERS | frozenset({FleetChanged}),
+        ignored=groups.CLAIM_ANSWERS,
         illegal=groups.START
         | groups.PULL_REPORTS
+        | groups.STATE_ANSWERS
         | groups.MEMORY_ANSWERS
         | groups.PUBLISH_ANSWERS
         | groups.CHECK_ANSWERS

@@ -15,12 +15,16 @@ from coldstart.effects import (
     Check,
     ClaimSource,
     Disarm,
+    Effect,
+    EndSharing,
     FetchTruth,
     PublishTruth,
     Pull,
     ReadStorage,
     Release,
     Resign,
+    Share,
+    ShowLife,
     StartLending,
 )
 from coldstart.events import OfferReceived, Timer
@@ -42,8 +46,11 @@ from coldstart.phases.states import (
     Transferring,
     Waiting,
 )
-from coldstart.plan import Pace
+from coldstart.plan import Chunks, Pace
 from coldstart.ports import Advert
+
+WAITING = 1.5
+"""How many times the stall limit a source is waited for that has nothing more to give yet."""
 
 
 def spent(journey: Journey, since: float, at: float) -> Journey:
@@ -67,32 +74,40 @@ def seek(journey: Journey, at: float) -> Move:
     if journey.followed >= journey.limits.follow:
         return load(detour(journey, "the loader took too long"), leading=False)
     journey = replace(journey, attempt=journey.attempt + 1)
-    return Discovering(journey, since=at), (
-        ClaimSource(journey.attempt, journey.excluded, journey.failed),
-        Arm(Timer.PATIENCE, journey.patience),
+    return Discovering(journey, since=at), (claim(journey), Arm(Timer.PATIENCE, journey.patience))
+
+
+def claim(journey: Journey) -> ClaimSource:
+    """Ask for a source, or, with the same attempt, keep the place in line."""
+    return ClaimSource(
+        journey.attempt, journey.excluded, journey.failed, len(journey.verified), journey.limits.share
     )
 
 
-def wait(journey: Journey, leader: str, since: float, at: float) -> Move:
-    """Wait for the leader's weights, or for a free slot. Following costs no patience, but has its limit.
+def wait(journey: Journey, leader: str, since: float) -> Move:
+    """Stand in line for the leader's weights, or for a free slot. Following costs no patience, but has its limit.
 
     The claims in between are part of it: on a slow bus they take longer than the waiting.
     """
-    if leader:
-        return Waiting(journey, leader, since=since, answered=at), (
-            Disarm(Timer.PATIENCE),
-            Arm(Timer.RETRY, journey.limits.retry),
-        )
-    return Waiting(journey, leader, since=since, answered=at), (Arm(Timer.RETRY, journey.limits.retry),)
+    clock = (Disarm(Timer.PATIENCE),) if leader else ()
+    return Waiting(journey, leader, since=since), (*clock, Arm(Timer.RETRY, journey.limits.retry))
+
+
+def leave_line(journey: Journey, reason: str) -> Move:
+    """No source within the time that there is: storage."""
+    after, effects = load(detour(journey, reason), leading=False)
+    return after, (Release(journey.attempt, "", reason), *effects)
 
 
 def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
-    """Wait for the source's offer, and get the truth meanwhile."""
-    known = journey.fetched == root
+    """Wait for the source's offer, and get the truth meanwhile, where there is one by now."""
+    root = root or journey.root
+    known = not root or journey.fetched == root
     journey = replace(journey, tries=journey.tries + 1, root=root)
     fetch = () if known else (FetchTruth(journey.attempt, root),)
     return Handshaking(journey, source, since, truth=known), (
         *fetch,
+        Disarm(Timer.RETRY),
         Arm(Timer.ANSWER, journey.limits.answer),
     )
 
@@ -100,17 +115,50 @@ def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
 def pull(journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float) -> Move:
     """Fetch what is missing from the source."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
-    return Transferring(journey, source, pace, len(journey.verified), offer.transport), (
+    had, (transport, ticket) = len(journey.verified), (offer.transport, offer.ticket)
+    after, effects = pull_more(Transferring(journey, source, pace, had, transport, ticket, offer.have))
+    return after, (
         Disarm(Timer.PATIENCE),
         Disarm(Timer.ANSWER),
-        Pull(journey.attempt, source, offer.transport, offer.ticket, offer.number, journey.missing),
-        watch(journey, pace),
+        ShowLife(journey.attempt, source, offer.number),
+        *effects,
+        watch(after),
     )
 
 
-def watch(journey: Journey, pace: Pace) -> Arm:
-    """The stall clock of a transfer: set anew, but never beyond what patience is left."""
-    return Arm(Timer.STALL, min(journey.limits.stall, pace.tolerance(journey.patience)))
+def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
+    """Fetch what the source has by now and we have not; nothing, if there is no such chunk."""
+    offered = state.offered
+    pulling = replace(state, pulling=offered)
+    if not offered:
+        return pulling, ()
+    return pulling, (Pull(state.journey.attempt, state.source, state.transport, state.ticket, offered),)
+
+
+def watch(state: Transferring) -> Arm:
+    """The stall clock of a transfer: set anew, but never beyond what patience is left.
+
+    Whoever waits for a source that receives itself waits longer than that one does for its own.
+    """
+    stall = state.journey.limits.stall
+    return Arm(Timer.STALL, min(stall if state.pulling else WAITING * stall, tolerance(state)))
+
+
+def tolerance(state: Transferring) -> float:
+    """Seconds that a transfer may still lose.
+
+    Patience; but while the fleet's storage reader is at work, nobody can be faster than it, and it is
+    followed for as long as it may be.
+    """
+    journey = state.journey
+    if journey.root or state.have is None:
+        return state.pace.tolerance(journey.patience)
+    return state.pace.tolerance(journey.limits.follow - journey.followed)
+
+
+def share(journey: Journey, chunks: Chunks) -> tuple[Effect, ...]:
+    """Let others have ``chunks``; but a loader that brings everything at once writes over what is here."""
+    return (Share(chunks),) if journey.partial and chunks else ()
 
 
 def abandon(state: Transferring, reason: str) -> Move:
@@ -124,10 +172,15 @@ def abandon(state: Transferring, reason: str) -> Move:
 
 
 def lose(state: Transferring | Abandoning, at: float) -> Journey:
-    """The journey when a transfer has ended early: what it cost beyond its verified chunks is patience."""
+    """The journey when a transfer has ended early: what it cost beyond its verified chunks is patience.
+
+    Unless nobody knew the truth yet: then somebody who reads storage was followed.
+    """
     journey = state.journey
     kept = (len(journey.verified) - state.had) * journey.chunk_bytes
     lost = state.pace.lost(kept, journey.limits.floor, at)
+    if not journey.root:
+        return replace(journey, followed=journey.followed + lost)
     return replace(journey, patience=max(0.0, journey.patience - lost))
 
 
@@ -163,7 +216,7 @@ def leave_source(journey: Journey, source: Advert, reason: str, at: float) -> Mo
     journey = leaving(journey, source, reason)
     enough = journey.tries >= journey.limits.sources
     state, effects = load(journey, leading=False) if enough else seek(journey, at)
-    return state, (release, *effects)
+    return state, (release, *share(journey, journey.verified), *effects)
 
 
 def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
@@ -178,7 +231,7 @@ def load(journey: Journey, *, leading: bool) -> Move:
     """Read from storage what is still missing."""
     journey, votes = saying.storage(journey, "elected to read storage" if leading else "reads storage")
     journey = replace(journey, attempt=journey.attempt + 1)
-    return Loading(journey, leading), (
+    return Loading(journey, leading, stated=journey.verified), (
         *votes,
         Disarm(Timer.PATIENCE),
         Disarm(Timer.RETRY),
@@ -197,9 +250,9 @@ def stop_load(journey: Journey, failure: Failure, reason: str) -> Move:
     )
 
 
-def publish(journey: Journey) -> Move:
-    """Everything came from storage and nobody published truth before: publish ours."""
-    return Publishing(journey), (
+def publish(journey: Journey, source: Advert | None) -> Move:
+    """Everything is here and nobody has published truth: publish ours."""
+    return Publishing(journey, source), (
         Disarm(Timer.STALL),
         PublishTruth(journey.attempt),
         Arm(Timer.CHECK, journey.limits.check),
@@ -228,12 +281,13 @@ def fail(journey: Journey, failure: Failure, reason: str) -> Move:
         Disarm(Timer.CHECK),
         Disarm(Timer.QUIET),
         Disarm(Timer.PATIENCE),
+        EndSharing(),
         Resign(),
     )
 
 
 def leave(journey: Journey, source: Advert | None) -> Move:
     """The host does not want to start any more."""
-    release = () if source is None else (Release(journey.attempt, source.worker, "cancelled"),)
+    release = Release(journey.attempt, "" if source is None else source.worker, "cancelled")
     journey, votes = saying.over(journey, "asked to leave")
-    return Gone(journey), (*votes, Abandon(journey.attempt), *release, Resign())
+    return Gone(journey), (*votes, Abandon(journey.attempt), release, EndSharing(), Resign())

@@ -20,7 +20,13 @@ def drained(state: Draining | Serving, event: Drained, at: float) -> Move:
     return Gone(state.journey), ()
 
 
-_LATE = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS | groups.OFFER_ANSWERS | groups.PUBLISH_ANSWERS
+_LATE = (
+    groups.CLAIM_ANSWERS
+    | groups.TRUTH_ANSWERS
+    | groups.OFFER_ANSWERS
+    | groups.STATE_ANSWERS
+    | groups.PUBLISH_ANSWERS
+)
 _PAST = groups.START | groups.PULL_REPORTS | groups.MEMORY_ANSWERS
 
 PAGES = (

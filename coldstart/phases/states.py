@@ -132,15 +132,13 @@ class Discovering(State, frozen=True):
 
 
 class Waiting(State, frozen=True):
-    """Nothing to pull from now: ``leader`` reads storage, or (empty) all sources are busy.
+    """In line for a source: ``leader`` reads storage, or (empty) all sources are busy.
 
-    Patience runs only while no leader is at work, from ``since`` on; ``answered`` is when the
-    last claim was.
+    Since ``since`` patience runs, or, while a leader is at work, the time for following.
     """
 
     leader: str
     since: float
-    answered: float
 
 
 class Handshaking(State, frozen=True):
@@ -165,12 +163,25 @@ class Agreeing(State, frozen=True):
 
 
 class Transferring(State, frozen=True):
-    """Chunks arrive from ``source`` over ``transport``; ``had`` were verified when it began."""
+    """Chunks arrive from ``source`` over ``transport``; ``had`` were verified when it began.
+
+    A source that still receives itself has only ``have`` (None: everything). ``pulling`` is on its way; where
+    it is empty, we wait for more to pull.
+    """
 
     source: Advert
     pace: Pace
     had: int
     transport: str = ""
+    ticket: bytes = b""
+    have: Chunks | None = None
+    pulling: Chunks = Chunks()
+
+    @property
+    def offered(self) -> Chunks:
+        """What is missing here and can be had there."""
+        missing = self.journey.missing
+        return missing if self.have is None else missing & self.have
 
 
 class Abandoning(State, frozen=True):
@@ -190,9 +201,13 @@ class Replacing(State, frozen=True):
 
 
 class Loading(State, frozen=True):
-    """Missing chunks are read from storage; ``leading`` for the whole fleet or for ourselves."""
+    """Missing chunks are read from storage; ``leading`` for the whole fleet or for ourselves.
+
+    ``stated``: chunks whose digests the fleet knows, so that they may be lent before all are here.
+    """
 
     leading: bool
+    stated: Chunks = Chunks()
 
 
 class LoadFailing(State, frozen=True):
@@ -203,7 +218,12 @@ class LoadFailing(State, frozen=True):
 
 
 class Publishing(State, frozen=True):
-    """All bytes came from storage before any truth was known: ours is being published."""
+    """All bytes are here before any truth was known: ours is being published.
+
+    ``source`` is the last one, if any, that lent us what it had itself from whoever reads storage.
+    """
+
+    source: Advert | None = None
 
 
 class Checking(State, frozen=True):

@@ -1,5 +1,6 @@
-"""TRANSFER: chunks arrive and are verified one by one.
+"""TRANSFER: chunks arrive, are verified one by one, and may be lent on at once.
 
+A source may still receive itself; then what it has by now is fetched, and more when it tells of more.
 Decides when a transfer has stalled or is too slow, when a source is left, and that nothing goes on
 before an abandoned pull is quiet. Verified chunks are kept whatever happens. Whether all of it together
 is right is decided in ``verify.py``.
@@ -9,24 +10,26 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Arm, Disarm, Release, ReplaceMemory, Strike
+from coldstart.effects import Arm, Disarm, EndSharing, Release, ReplaceMemory, Strike
 from coldstart.events import (
     BytesLanded,
     ChunkCorrupted,
     ChunkVerified,
     DrainRequested,
     Expired,
-    FleetChanged,
     MemoryRefused,
     MemoryReplaced,
     OfferReceived,
     OfferRefused,
     PullEnded,
+    SourceProgressed,
     Timer,
+    TruthReceived,
 )
 from coldstart.phases import groups, moves
-from coldstart.phases.states import Abandoning, Failure, Move, Page, Replacing, Transferring
-from coldstart.plan import Pace
+from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Transferring
+from coldstart.plan import Chunks, Pace
+from coldstart.ports import Advert
 
 
 def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
@@ -34,15 +37,40 @@ def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     limits = state.journey.limits
     pace = state.pace.landing(event.nbytes, limits.floor, at)
     state = replace(state, pace=pace)
-    if pace.tolerance(state.journey.patience) <= 0:
-        return moves.abandon(state, _too_slow(pace, at))
-    return state, (moves.watch(state.journey, pace),)
+    if moves.tolerance(state) <= 0:
+        return _leave(state, _too_slow(pace, at), at)
+    return state, (moves.watch(state), *moves.share(state.journey, state.journey.verified))
 
 
 def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move:
     """Its bytes have been counted when they landed; digests that come after the last byte are progress, too."""
     journey = state.journey.with_chunk(event.chunk, state.source.worker)
-    return replace(state, journey=journey), (moves.watch(journey, state.pace),)
+    state = replace(state, journey=journey)
+    return state, (moves.watch(state), *moves.share(journey, journey.verified))
+
+
+def source_progressed(state: Transferring, event: SourceProgressed, at: float) -> Move:
+    """Maybe more to fetch. To one that waits for it, and to those who wait for that one, it is a sign that it
+    goes on; but the waiting is time lost."""
+    if state.have is None:
+        return state, ()
+    state = replace(state, have=event.have)
+    if state.pulling:
+        return state, ()
+    state = replace(state, pace=state.pace.landing(0, state.journey.limits.floor, at))
+    if moves.tolerance(state) <= 0:
+        return _leave(state, _too_slow(state.pace, at), at)
+    state, effects = moves.pull_more(state)
+    return state, (*effects, moves.watch(state), *moves.share(state.journey, state.journey.verified))
+
+
+def truth_received(state: Transferring, event: TruthReceived, at: float) -> Move:
+    """It has been published meanwhile, and what is verified equals it. From now on slowness costs patience."""
+    if state.journey.root:
+        return state, ()
+    journey = replace(moves.lose(state, at), root=event.root, fetched=event.root)
+    state = replace(state, journey=journey, pace=Pace.begun(at), had=len(journey.verified))
+    return state, (moves.watch(state),)
 
 
 def chunk_corrupted(state: Transferring, event: ChunkCorrupted, at: float) -> Move:
@@ -52,18 +80,34 @@ def chunk_corrupted(state: Transferring, event: ChunkCorrupted, at: float) -> Mo
 
 
 def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
-    """Everything is here, or the source has failed."""
+    """Everything is here, or all that the source had, or it has failed.
+
+    Chunks whose digest nobody has stated yet are left out; they are asked for again when it tells of more.
+    """
     if not event.quiet:
         return _replace_memory(state, event.reason or "not quiet", at)
     if state.journey.complete:
-        return moves.check(state.journey, state.source)
+        return _complete(state.journey, state.source)
+    left_out = state.pulling & state.journey.missing
+    if not event.reason and not left_out:
+        state, effects = moves.pull_more(state)
+        return state, (*effects, moves.watch(state))
+    if not event.reason and not state.journey.root and state.have is not None:
+        return replace(state, pulling=Chunks()), (moves.watch(state),)
     left, effects = moves.leave_transfer(state, event.reason or "ended early", at)
     return left, (Disarm(Timer.STALL), *effects)
 
 
+def _complete(journey: Journey, source: Advert | None) -> Move:
+    """All chunks are right; where no truth is published yet, what the storage reader has stated is all of it."""
+    if not journey.root:
+        return moves.publish(journey, source)
+    return moves.check(journey, source)
+
+
 def offer_refused(state: Transferring, event: OfferRefused, at: float) -> Move:
     """The source takes its offer back: it drains, or its weights change."""
-    return moves.abandon(state, f"revoked ({event.reason})")
+    return _leave(state, f"revoked ({event.reason})", at)
 
 
 def expired(state: Transferring, event: Expired, at: float) -> Move:
@@ -71,7 +115,8 @@ def expired(state: Transferring, event: Expired, at: float) -> Move:
     if event.timer is not Timer.STALL:
         return state, ()
     stood = at - state.pace.seen >= state.journey.limits.stall
-    return moves.abandon(state, "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at))
+    why = "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at)
+    return _leave(state, why, at)
 
 
 def drain_requested(state: Transferring | Abandoning, event: DrainRequested, at: float) -> Move:
@@ -88,7 +133,7 @@ def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
     if not event.quiet:
         return _replace_memory(state, state.reason, at)
     if state.journey.complete:
-        after, effects = moves.check(state.journey, state.source)
+        after, effects = _complete(state.journey, state.source)
     else:
         after, effects = moves.leave_source(moves.lose(state, at), state.source, state.reason, at)
     return after, (Disarm(Timer.QUIET), *effects)
@@ -108,7 +153,7 @@ def memory_replaced(state: Replacing, event: MemoryReplaced, at: float) -> Move:
     """
     journey = moves.spent(state.journey.keeping(event.kept), state.since, at)
     if journey.complete:
-        after, effects = moves.check(replace(journey, attempt=journey.attempt + 1), None)
+        after, effects = _complete(replace(journey, attempt=journey.attempt + 1), None)
     elif journey.tries >= journey.limits.sources:
         after, effects = moves.load(journey, leading=False)
     else:
@@ -130,6 +175,14 @@ def drain_replacing(state: Replacing, event: DrainRequested, at: float) -> Move:
     return moves.leave(state.journey, None)
 
 
+def _leave(state: Transferring, reason: str, at: float) -> Move:
+    """End the pull and go on when it is quiet, or at once where none is under way."""
+    if state.pulling:
+        return moves.abandon(state, reason)
+    left, effects = moves.leave_source(moves.lose(state, at), state.source, reason, at)
+    return left, (Disarm(Timer.STALL), *effects)
+
+
 def _too_slow(pace: Pace, at: float) -> str:
     return f"too slow ({pace.rate(at) / 1e6:.3g} MB/s)"
 
@@ -138,6 +191,7 @@ def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) ->
     journey = moves.leaving(moves.lose(state, at), state.source, f"{reason}, memory quarantined")
     return Replacing(journey, state.source, at), (
         Disarm(Timer.STALL),
+        EndSharing(),
         Release(journey.attempt, state.source.worker, reason),
         ReplaceMemory(journey.attempt, journey.verified),
         Arm(Timer.QUIET, journey.limits.check),
@@ -145,7 +199,7 @@ def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) ->
 
 
 _EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS
-_LATER = groups.PUBLISH_ANSWERS | groups.CHECK_ANSWERS | groups.DRAINED
+_LATER = groups.STATE_ANSWERS | groups.PUBLISH_ANSWERS | groups.CHECK_ANSWERS | groups.DRAINED
 
 PAGES = (
     Page(
@@ -156,10 +210,12 @@ PAGES = (
             ChunkCorrupted: chunk_corrupted,
             PullEnded: pull_ended,
             OfferRefused: offer_refused,
+            SourceProgressed: source_progressed,
+            TruthReceived: truth_received,
             Expired: expired,
             DrainRequested: drain_requested,
         },
-        ignored=_EARLIER | frozenset({OfferReceived, FleetChanged}),
+        ignored=(_EARLIER - {TruthReceived}) | frozenset({OfferReceived}),
         illegal=groups.START | groups.MEMORY_ANSWERS | _LATER,
     ),
     Page(
@@ -170,7 +226,7 @@ PAGES = (
             Expired: never_quiet,
             DrainRequested: drain_requested,
         },
-        ignored=_EARLIER | groups.OFFER_ANSWERS | frozenset({BytesLanded, ChunkCorrupted, FleetChanged}),
+        ignored=_EARLIER | groups.OFFER_ANSWERS | frozenset({BytesLanded, ChunkCorrupted}),
         illegal=groups.START | groups.MEMORY_ANSWERS | _LATER,
     ),
     Page(
@@ -181,7 +237,7 @@ PAGES = (
             Expired: not_replaced,
             DrainRequested: drain_replacing,
         },
-        ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PULL_REPORTS | frozenset({FleetChanged}),
+        ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PULL_REPORTS,
         illegal=groups.START | _LATER,
     ),
 )

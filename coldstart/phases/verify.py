@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Disarm
+from coldstart.effects import Disarm, Effect, EndSharing, Release
 from coldstart.events import (
     CheckFailed,
     CheckPassed,
     DrainRequested,
     Expired,
-    FleetChanged,
     SourceChanged,
     Timer,
     TruthConflicted,
@@ -27,27 +26,29 @@ from coldstart.phases.states import Checking, Failure, Move, Page, Publishing
 
 
 def truth_published(state: Publishing, event: TruthPublished, at: float) -> Move:
-    return moves.check(replace(state.journey, root=event.root), None)
+    return moves.check(replace(state.journey, root=event.root), state.source)
 
 
 def truth_unpublished(state: Publishing, event: TruthUnpublished, at: float) -> Move:
-    """Our own read of storage is right whether or not others can hear of it."""
-    return moves.check(moves.detour(state.journey, event.reason), None)
+    """What a storage reader, we or another, has read is right whether or not others can hear of it."""
+    return moves.check(moves.detour(state.journey, event.reason), state.source)
 
 
 def truth_conflicted(state: Publishing, event: TruthConflicted, at: float) -> Move:
     """Another reader of the same storage saw other bytes: neither is believed."""
     roots = " and ".join(root[:12] for root in event.roots)
-    return moves.fail(state.journey, Failure.CONFLICT, f"storage readers disagree: {roots}")
+    failed, effects = moves.fail(state.journey, Failure.CONFLICT, f"storage readers disagree: {roots}")
+    return failed, (*_given_back(state, "truth conflict"), *effects)
 
 
 def source_changed(state: Checking, event: SourceChanged, at: float) -> Move:
-    """What we read may be a mixture of two weights: nothing of it is kept."""
+    """What we read may be a mixture of two weights: nothing of it is kept, or lent meanwhile."""
     journey = state.journey.without_origin(event.source)
     if state.source is None or journey.complete:
-        return moves.load(moves.detour(journey, event.reason), leading=False)
-    state_after, effects = moves.leave_source(journey, state.source, event.reason, at)
-    return state_after, (Disarm(Timer.CHECK), *effects)
+        after, effects = moves.load(moves.detour(journey, event.reason), leading=False)
+    else:
+        after, effects = moves.leave_source(journey, state.source, event.reason, at)
+    return after, (Disarm(Timer.CHECK), EndSharing(), *effects)
 
 
 def check_passed(state: Checking, event: CheckPassed, at: float) -> Move:
@@ -62,14 +63,19 @@ def check_failed(state: Checking, event: CheckFailed, at: float) -> Move:
 def expired(state: Publishing | Checking, event: Expired, at: float) -> Move:
     if event.timer is not Timer.CHECK:
         return state, ()
-    return moves.fail(state.journey, Failure.CHECK, "the final check took too long")
+    failed, effects = moves.fail(state.journey, Failure.CHECK, "the final check took too long")
+    return failed, (*_given_back(state, "too late"), *effects)
 
 
 def drain_requested(state: Publishing | Checking, event: DrainRequested, at: float) -> Move:
-    return moves.leave(state.journey, state.source if isinstance(state, Checking) else None)
+    return moves.leave(state.journey, state.source)
 
 
-_EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS | groups.OFFER_ANSWERS
+def _given_back(state: Publishing | Checking, outcome: str) -> tuple[Effect, ...]:
+    return () if state.source is None else (Release(state.journey.attempt, state.source.worker, outcome),)
+
+
+_EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS | groups.OFFER_ANSWERS | groups.STATE_ANSWERS
 
 PAGES = (
     Page(
@@ -81,9 +87,8 @@ PAGES = (
             Expired: expired,
             DrainRequested: drain_requested,
         },
-        ignored=frozenset({FleetChanged}),
-        illegal=_EARLIER
-        | groups.START
+        ignored=_EARLIER,
+        illegal=groups.START
         | groups.PULL_REPORTS
         | groups.MEMORY_ANSWERS
         | groups.CHECK_ANSWERS
@@ -98,7 +103,7 @@ PAGES = (
             Expired: expired,
             DrainRequested: drain_requested,
         },
-        ignored=_EARLIER | groups.PUBLISH_ANSWERS | frozenset({FleetChanged}),
+        ignored=_EARLIER | groups.PUBLISH_ANSWERS,
         illegal=groups.START | groups.PULL_REPORTS | groups.MEMORY_ANSWERS | groups.DRAINED,
     ),
 )

@@ -13,19 +13,22 @@ import torch
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One CUDA device; ``memory`` is all it has, in bytes."""
+    """One CUDA device; ``memory`` is all it has, in bytes, ``peers`` which others' memory it can reach by itself."""
 
     name: str
     memory: int
+    uuid: str = ""
+    peers: tuple[int, ...] = ()
 
 
 class TorchFacts(msgspec.Struct, frozen=True):
-    """``cuda`` is the version torch was built for, or empty; ``trouble`` is why there are no GPUs."""
+    """``cuda`` is the version torch was built for, ``nccl`` its NCCL's, or empty; ``trouble`` is why no GPU is here."""
 
     version: str
     cuda: str
     gpus: tuple[Gpu, ...]
     trouble: str
+    nccl: str = ""
 
 
 def torch_facts() -> TorchFacts:
@@ -36,11 +39,20 @@ def torch_facts() -> TorchFacts:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    gpus = tuple(_gpu(index) for index in range(count))
+    gpus = tuple(_gpu(index, count) for index in range(count))
     trouble = "" if gpus else str(said[-1].message).splitlines()[0] if said else "no CUDA device is visible"
-    return TorchFacts(torch.__version__, cuda, gpus, trouble)
+    return TorchFacts(torch.__version__, cuda, gpus, trouble, _nccl() if gpus else "")
 
 
-def _gpu(index: int) -> Gpu:
+def _gpu(index: int, count: int) -> Gpu:
     found = torch.cuda.get_device_properties(index)
-    return Gpu(found.name, found.total_memory)
+    peers = [other for other in range(count) if other != index and torch.cuda.can_device_access_peer(index, other)]
+    return Gpu(found.name, found.total_memory, str(getattr(found, "uuid", "")), tuple(peers))
+
+
+def _nccl() -> str:
+    """The version of the NCCL that torch brings; empty where it brings none."""
+    try:
+        return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    except (AttributeError, RuntimeError):
+        return ""

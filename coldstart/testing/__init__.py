@@ -12,8 +12,6 @@ a digester           ``DigesterContract``                                       
 a bus                ``BusContract``                                             ``bus_contract``
 ===================  ==========================================================  ==================================
 
-``BusContract`` has what groups of ranks rely on from ``BallotContract`` in ``ballot_contract``.
-
 What the suites are made of serves a plugin's other tests as well:
 
 - ``memories``: ``BytesMemory``, a worker's memory made of bytearrays, and ``layout_of`` for its layout.

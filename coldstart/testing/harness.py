@@ -22,12 +22,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.effects import Advertise
 from coldstart.errors import BusError
-from coldstart.events import Advertised
+from coldstart.events import AdvertFailed, Advertised
 from coldstart.group import Group
 from coldstart.identity import ModelVersion, Shard, lineage
 from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
+from coldstart.links.memory import Links
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
@@ -212,11 +214,18 @@ class Member:
         return self.report
 
     async def lends(self) -> Report:
-        """Wait for SERVE and until the first advert stands."""
+        """Wait for SERVE and until the first advert of everything stands."""
         report = await self.ready()
-        while not any(isinstance(entry.event, Advertised) for entry in self.lent):
+        while not self._advertised:
             await self.changed.wait()
         return report
+
+    @property
+    def _advertised(self) -> bool:
+        """Adverts are made and answered in order."""
+        adverts = [effect for entry in self.lent for effect in entry.effects if isinstance(effect, Advertise)]
+        partial = sum(advert.have is not None for advert in adverts)
+        return sum(isinstance(entry.event, Advertised | AdvertFailed) for entry in self.lent) > partial
 
     async def reached(self, *states: type[State]) -> None:
         """Wait until the joiner is in one of ``states``."""
@@ -267,6 +276,9 @@ class Fleet:
         replace_memory: Callable[[Sequence[Span]], None] | None = None,
         on_enter: Mapping[type[State], Callable[[], None]] | None = None,
         peer_seconds: float = PEER_SECONDS,
+        others: Mapping[str, Transport] | None = None,
+        links: Links | None = None,
+        ordered: bool = False,
         group: Group | None = None,
         consensus: Consensus | None = None,
     ) -> Member:
@@ -278,6 +290,9 @@ class Fleet:
             no_bus: why it has none.
             on_enter: called when its joiner enters one of these states, before the effects.
             peer_seconds: how long its pull of everything takes.
+            others: transports that it has besides, less preferred.
+            links: what it knows of the links to others.
+            ordered: whether the order of its transports is the operator's.
             group: a rank of it; the shard is then the rank's own.
             consensus: its host's own.
         """
@@ -312,7 +327,7 @@ class Fleet:
             shard,
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
-            Means(bus, {wrapped.name: wrapped}, "127.0.0.1", no_bus),
+            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
             Policy(limits or self._limits, slots),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),

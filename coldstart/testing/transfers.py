@@ -6,9 +6,10 @@ Decides nothing about transports; the suites that use it are in ``transport_cont
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import anyio
@@ -47,14 +48,35 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
             await anyio.sleep(0.002)
 
 
-def payload(memory: Memory, layout: Layout) -> bytes:
+class Content:
+    """Bytes to compare, which are told in a line: pytest can take minutes to explain how megabytes differ."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __eq__(self, other: object) -> bool:
+        return self._data == (other._data if isinstance(other, Content) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._data)
+
+    def __contains__(self, part: bytes) -> bool:
+        return part in self._data
+
+    def __repr__(self) -> str:
+        return f"<{len(self._data)} bytes, sha256 {hashlib.sha256(self._data).hexdigest()[:12]}>"
+
+
+def payload(memory: Memory, layout: Layout) -> Content:
     """All bytes of weights, without padding."""
-    return b"".join(pieces_of(memory, whole(layout)))
+    return pieces_of(memory, whole(layout))
 
 
-def pieces_of(memory: Memory, span: Span) -> Sequence[bytes]:
-    """The bytes of weights in ``span``, one item per storage."""
-    return [_content(memory, Span(piece.offset, piece.length)) for piece in memory.layout.pieces(span)]
+def pieces_of(memory: Memory, span: Span) -> Content:
+    """The bytes of weights in ``span``."""
+    return Content(
+        b"".join(_content(memory, Span(piece.offset, piece.length)) for piece in memory.layout.pieces(span))
+    )
 
 
 def _content(memory: Memory, span: Span) -> bytes:

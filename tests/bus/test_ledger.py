@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from coldstart.bus import line
 from coldstart.bus.ledger import Ledger
-from coldstart.bus.limits import INBOX_SECONDS, MAX_SKIPS, SCAN
+from coldstart.bus.limits import INBOX_SECONDS, LOOKS, MAX_SKIPS, SCAN
 from coldstart.ports import Cursor, Deferred, Elected, Granted
 from coldstart.testing.bus_contract import LAYOUT, SHARD, advert, claim
 
@@ -106,6 +107,15 @@ class TestLargeFleet:
         assert isinstance(store.ledger.claim(claim(luck=5)), Granted)
         assert isinstance(store.ledger.claim(claim(luck=5)), Deferred)
 
+    def test_who_can_wait_is_content_with_few_looks_and_served_at_a_renewal(self, store: Store) -> None:
+        for number in range(3 * SCAN):
+            store.ledger.claim(claim(f"j{number}", luck=number, slot_seconds=60))
+        store.ledger.advertise(SHARD, advert(f"w{2 * SCAN:03d}", slots=2), 30)
+        waiting = claim(luck=0, queue_seconds=30.0, inbox="waiting")
+        assert isinstance(store.ledger.claim(waiting), Deferred)
+        store.ledger.advertise(SHARD, advert(f"w{2 * SCAN:03d}", slots=2), 30)
+        assert _source(store.ledger.claim(waiting)) == f"w{2 * SCAN:03d}"
+
     def test_it_lapses_as_a_whole(self, store: Store) -> None:
         asked = claim(slot_seconds=60)
         source = _source(store.ledger.claim(asked))
@@ -114,6 +124,42 @@ class TestLargeFleet:
         store.ledger.advertise(SHARD, advert(source, slots=1), 30)
         assert store.ledger.adverts(SHARD) == (advert(source, slots=1, used=1),)
         assert store.ledger.release(SHARD, source, asked.transfer) == advert(source, slots=1)
+
+
+class TestLongLine:
+    """More claims in line than one operation looks at."""
+
+    @pytest.fixture
+    def store(self) -> Store:
+        store = Store()
+        for number in range(LOOKS):
+            waiting = claim(f"j{number}", exclude=("source",), queue_seconds=30.0, lead_seconds=0.0)
+            assert isinstance(store.ledger.claim(waiting), Deferred)
+        return store
+
+    def test_whoever_stands_further_back_is_served_when_it_asks(self, store: Store) -> None:
+        last = claim("last", queue_seconds=30.0, lead_seconds=0.0)
+        assert isinstance(store.ledger.claim(last), Deferred)
+        store.ledger.advertise(SHARD, advert("source"), 30)
+        assert _used(store.ledger) == 0
+        assert _source(store.ledger.claim(last)) == "source"
+
+    def test_it_is_bounded_and_those_who_gave_up_make_room(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(line, "MAX_WAITING", LOOKS)
+        late = claim("late", queue_seconds=60.0, lead_seconds=0.0)
+        assert isinstance(store.ledger.claim(late), Deferred)
+        assert store.ledger.shard(SHARD).lines.place(late.transfer, LAYOUT, store.now) is None
+        store.now += 30.0
+        assert isinstance(store.ledger.claim(late), Deferred)
+        assert store.ledger.shard(SHARD).lines.place(late.transfer, LAYOUT, store.now) is not None
+
+    def test_it_is_forgotten_when_everybody_has_left(self, store: Store) -> None:
+        store.now += 30.0
+        store.ledger.advertise(SHARD, advert("source"), 30)
+        assert _used(store.ledger) == 0
+        assert not store.ledger.shard(SHARD).lines
 
 
 def _source(outcome: object) -> str:
@@ -127,13 +173,20 @@ def _used(ledger: Ledger) -> int:
 
 _HISTORY = """
 from coldstart.bus.ledger import Ledger
+from coldstart.ports import Cursor
 from coldstart.testing.bus_contract import SHARD, advert, claim
 ledger = Ledger(lambda: 0.0)
 for number in range(100):
     ledger.advertise(SHARD, advert(f"w{number * 37 % 100}", slots=1 + number % 3, transports=("tcp", "nccl")), 30)
 for number in range(300):
-    asked = claim(f"j{number}", luck=number * 7919, exclude=("w1", "w2"), transports=("nccl", "rdma", "tcp"))
+    asked = claim(
+        f"j{number}", luck=number * 7919, exclude=("w1", "w2"), transports=("nccl", "rdma", "tcp"),
+        inbox=f"j{number}.in", queue_seconds=30.0, share_seconds=number % 2,
+    )
     print(ledger.claim(asked))
+for number in range(100):
+    ledger.advertise(SHARD, advert(f"w{number}", slots=4), 30)
+print(ledger.adverts(SHARD), [ledger.heard(SHARD, f"j{number}.in", Cursor()) for number in range(300)])
 for root in "cab":
     print(ledger.publish_truth(SHARD, "layout", root, b""))
 """

@@ -16,9 +16,11 @@ from typer.testing import CliRunner, Result
 from coldstart.cli.checks import loopback, machine
 from coldstart.cli.checks.check import Check, blocking, guarded
 from coldstart.cli.main import app
+from coldstart.config import Settings
 from coldstart.errors import IntegrityError, TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Memory, Traits, TransportSettings
+from coldstart.replica import join
 from coldstart.transports.tcp import FACTORY
 
 Doctor = Callable[..., Result]
@@ -186,6 +188,60 @@ def test_low_limits_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (files,), (locked,) = machine.open_files(), machine.locked_memory()
     assert (files.status, files.advice) == ("warn", "raise it with: ulimit -n 4096")
     assert (locked.status, "memlock" in locked.advice) == ("warn", True)
+
+
+# --------------------------------------------------------------------------------------- its links
+
+
+def test_every_path_is_told_and_a_damaged_cache_is_one_warning(doctor: Doctor, cache: Path) -> None:
+    checks = found(doctor("--json"))
+    assert {"rdma", "network cards", "path tcp"} <= checks.keys()
+    assert "not measured" in checks["path tcp"].finding
+    assert "--links PEER" in checks["path tcp"].advice
+    assert "link rates" not in checks
+    cache.mkdir(parents=True, mode=0o700)
+    for name in ("a.json", "b.json"):
+        (cache / name).write_text("{")
+    damaged = found(doctor("--json"))["link rates"]
+    assert damaged.status == "warn"
+    assert "a.json" in damaged.finding
+    assert damaged.finding.endswith("and 1 more")
+
+
+@pytest.mark.processes
+async def test_the_links_to_a_peer_are_measured_and_remembered(
+    coldstart: Any, directory: Path, tmp_path: Path, write_checkpoint: Callable[..., Path], cache: Path
+) -> None:
+    settings = Settings(directory=str(directory))
+    async with join(write_checkpoint(tmp_path / "m"), skeleton="tensors", worker="a", settings=settings) as replica:
+        for wanted in ("a", "127.0.0.1"):
+            done = await coldstart.beside("doctor", "--json", "--links", wanted)
+            checks = {check["name"]: Check(**check) for check in json.loads(done.stdout)["checks"]}
+            assert checks["link tcp from a"].status == "ok", checks["link tcp from a"]
+            assert "/s to cpu" in checks["link tcp from a"].finding
+            assert "(probe, " in checks["path tcp"].finding
+        with anyio.fail_after(10):
+            while replica.lending:  # noqa: ASYNC110 - the end of a grant is the source's own business
+                await anyio.sleep(0.01)
+        assert len(list(cache.iterdir())) == 1  # noqa: ASYNC240
+        async with join(tmp_path / "m", skeleton="tensors", worker="b", settings=settings) as other:
+            assert other.report.path == "peer"
+            assert other.report.link_gbps > 0
+            assert other.report.link_age > 0 or other.report.link_from == "transfer"
+
+
+@pytest.mark.processes
+async def test_a_peer_that_cannot_be_measured_is_a_failed_check(
+    coldstart: Any, directory: Path, tmp_path: Path, write_checkpoint: Callable[..., Path]
+) -> None:
+    settings = Settings(directory=str(directory), slots=1)
+    async with join(write_checkpoint(tmp_path / "m"), skeleton="tensors", worker="a", settings=settings) as replica:
+        replica._wired.node.withhold()
+        for wanted, name, said in (("nobody", "links to nobody", "no worker"), ("a", "links to a", "no worker")):
+            done = await coldstart.beside("doctor", "--json", "--links", wanted)
+            assert done.returncode == 1
+            checks = {check["name"]: Check(**check) for check in json.loads(done.stdout)["checks"]}
+            assert (checks[name].status, said in checks[name].finding) == ("fail", True)
 
 
 # ------------------------------------------------------------------------------- checks that break

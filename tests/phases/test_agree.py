@@ -77,7 +77,7 @@ def test_a_rank_with_a_source_waits_until_all_have_one() -> None:
     assert not [effect for effect in asked if isinstance(effect, effects.Pull)]
     state, asked = play(*PULLING)
     assert isinstance(state, Transferring)
-    assert asked[-2] == effects.Pull(1, SOURCE, "tcp", b"t", 7, Chunks.first(1))
+    assert effects.Pull(1, SOURCE, "tcp", b"t", Chunks.first(1)) in asked
     assert state.journey.patience == pytest.approx(LIMITS.patience - 1.5), "waiting is not held against it"
 
 
@@ -103,7 +103,7 @@ def test_when_one_reads_storage_all_do(steps: tuple[Event, ...], kind: type[Stat
     assert isinstance(state, Loading)
     assert state.journey.detours[-1] == "path: no, rank 3: no source"
     released = [effect for effect in asked if isinstance(effect, effects.Release)]
-    assert len(released) == (kind in (Handshaking, Agreeing)), "a slot that we held is free"
+    assert [each.source for each in released] == [SOURCE.worker if kind in (Handshaking, Agreeing) else ""]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_source_that_is_given_up_meanwhile_may_be_asked_again(event: Event, re
     assert play(*AGREEING, event, event)[1] == asked, "once"
     state, asked = play(*AGREEING, event, GroupHeard((PATH_YES,)))
     assert isinstance(state, Discovering)
-    assert effects.ClaimSource(2, ()) in asked
+    assert [(each.attempt, each.exclude) for each in asked if isinstance(each, effects.ClaimSource)][-1] == (2, ())
     assert state.journey.tries == 0
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coldstart import effects, events
-from coldstart.effects import Arm, Effect
-from coldstart.events import Event, Timer
+from coldstart.effects import Effect
+from coldstart.events import Event
 from coldstart.machine import initial, step
-from coldstart.phases.discover import PAUSE
 from coldstart.phases.states import Discovering, Failed, Failure, Handshaking, Loading, Publishing, State, Waiting
 from coldstart.plan import Chunks, Limits
 from coldstart.ports import Advert
@@ -77,23 +76,6 @@ def test_a_truth_that_cannot_be_had_is_made_anew_from_storage() -> None:
     )
     assert isinstance(state, Publishing)
     assert effects.PublishTruth(2) in asked
-
-
-def test_a_change_right_after_the_answer_is_looked_at_a_little_later() -> None:
-    """Giving a slot back is a change too, and would wake us for ever."""
-    waiting, _ = after((0.1, events.ClaimDeferred(1, "")))
-    state, asked = after((0.1 + PAUSE / 2, events.FleetChanged()), state=waiting)
-    assert state == waiting
-    assert asked == (Arm(Timer.RETRY, PAUSE),)
-    state, asked = after((0.1 + 2 * PAUSE, events.Expired(Timer.RETRY)), state=state)
-    assert isinstance(state, Discovering)
-
-
-def test_a_change_after_a_while_is_looked_at_at_once() -> None:
-    waiting, _ = after((0.1, events.ClaimDeferred(1, "leader")))
-    state, asked = after((0.1 + PAUSE, events.FleetChanged()), state=waiting)
-    assert isinstance(state, Discovering)
-    assert effects.ClaimSource(2, ()) in asked
 
 
 def test_the_offer_of_a_source_without_truth_is_ignored() -> None:

@@ -16,7 +16,6 @@ from coldstart.ports import Advert, Heard, Standing
 from coldstart.source import Source
 from coldstart.testing.simulator import Fault, Process
 from coldstart.testing.simulator.joiner import JoinerHands
-from coldstart.testing.simulator.memory import Truth
 from coldstart.testing.simulator.source import SourceHands
 
 JoinerMove = tuple[State, tuple[Effect, ...]]
@@ -24,7 +23,7 @@ SourceMove = tuple[Source, tuple[Effect, ...]]
 
 
 class _Credulous(JoinerHands):
-    def verify(self, attempt: int, chunk: int, content: int, truth: Truth | None) -> None:
+    def verify(self, attempt: int, chunk: int, content: int, expected: int | None) -> None:
         super().verify(attempt, chunk, content, None)
 
 
@@ -62,7 +61,12 @@ class _Hoarder(JoinerHands):
     slot_seconds = 1e6
 
     def give_back(
-        self, source: str, transfer: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
+        self,
+        source: str,
+        transfer: str,
+        letter: bytes,
+        done: Callable[[Advert | None], None],
+        failed: Callable[[str], None],
     ) -> None:
         done(None)
 
@@ -164,13 +168,14 @@ class NotAfresh(Process):
         return (state, ()) if isinstance(event, events.StoreRenewed) else source.step(state, event, at)
 
 
-class TruthAssumed(Process):
-    """A truth that was announced once counts as known."""
+class Boastful(Process):
+    """With its first verified chunk it lends all of them."""
 
     @staticmethod
-    def joiner_step(state: State, event: Event, at: float) -> JoinerMove:
-        after, asked = machine.step(state, event, at)
-        return replace(after, journey=replace(after.journey, fetched=after.journey.root)), asked
+    def source_step(state: Source, event: Event, at: float) -> SourceMove:
+        if isinstance(event, events.ChunksShared):
+            event = events.LendingStarted()
+        return source.step(state, event, at)
 
 
 class Mutant(NamedTuple):
@@ -185,7 +190,7 @@ MUTANTS = (
     Mutant(DollarCursor, (Fault.OUTAGE, Fault.PARTITION)),
     Mutant(NoEpoch, (Fault.WIPE,)),
     Mutant(SlotLeak, (Fault.FREEZE,)),
-    Mutant(NoPatience, (Fault.SLOW, Fault.FREEZE)),
+    Mutant(NoPatience, (Fault.SLOW, Fault.CRASH)),
     Mutant(NoStallClock, (Fault.VANISH,)),
     Mutant(NoFloor, (Fault.SLOW,)),
     Mutant(Unforgiven, (Fault.CORRUPT,)),
@@ -193,7 +198,7 @@ MUTANTS = (
     Mutant(Hasty, (Fault.LATE, Fault.FREEZE)),
     Mutant(Trusting, (Fault.VANISH, Fault.CRASH)),
     Mutant(NotAfresh, (Fault.WIPE, Fault.FAILOVER)),
-    Mutant(TruthAssumed, (Fault.DELAY, Fault.CHANGE, Fault.DRAIN)),
+    Mutant(Boastful, (Fault.SLOW,)),
 )
 
 

@@ -11,11 +11,12 @@ from importlib import import_module
 import anyio
 
 from coldstart import registry
+from coldstart.cli.checks import paths, peer
 from coldstart.cli.checks.check import Check, fail, in_daemon_thread, ok, warn
 from coldstart.cli.output import size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
-from coldstart.ports import Transport, TransportSettings
+from coldstart.ports import Bus, Transport, TransportSettings
 from coldstart.registry import Plugin
 
 CLOSE_SECONDS = 2.0
@@ -50,6 +51,47 @@ class LinkChecks:
         if not usable:
             found.append(fail("transports", "none can be used", "reinstall coldstart-weights, which brings tcp"))
         return found
+
+    async def capabilities(self) -> Sequence[Check]:
+        """What the links of this machine can do, and why not more."""
+        trouble: list[str] = []
+        view = await paths.gather(self._settings, self._host, self.usable, trouble.append)
+        found = [*paths.checks(view)]
+        if trouble:
+            more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""
+            found.append(warn("link rates", trouble[0] + more, "remove it: it is written anew"))
+        return found
+
+    async def to_peer(self, wanted: str, bus: Bus | None) -> Sequence[Check]:
+        """Measure every usable transport to the peer called ``wanted``, or on the host of that name."""
+        title = f"links to {wanted}"
+        if bus is None:
+            return [fail(title, "no store, so no peer is known", "give --redis URL")]
+        found = await peer.find(bus, wanted)
+        if found is None:
+            return [fail(title, "no worker of that name or host lends", "see who does: coldstart peers")]
+        shared = [name for name in self.usable if name in found.advert.transports]
+        if not shared:
+            theirs = ", ".join(found.advert.transports)
+            return [fail(title, f"it lends over {theirs}, which cannot be used here", "install one of them")]
+        gpus = await in_daemon_thread(_gpus) if found.advert.device.startswith("cuda") else 0
+        device = "cuda:0" if gpus else "cpu"
+        await in_daemon_thread(lambda: import_module("coldstart.arena"))  # torch, which takes seconds
+        return [await self._measured(name, device, found, bus) for name in shared]
+
+    async def _measured(self, name: str, device: str, found: peer.Peer, bus: Bus) -> Check:
+        own = TransportSettings(
+            self._host, self._settings.connections, io_seconds=self._settings.io_seconds, device=device
+        )
+        try:
+            transport = await in_daemon_thread(lambda: registry.transport(name).open(own))
+        except ColdstartError as error:
+            return warn(f"link {name} from {found.advert.worker}", error.what, error.advice or "look into that")
+        try:
+            return await peer.measured(bus, found, transport, device, self._settings)
+        finally:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await transport.aclose()
 
     async def skeletons(self) -> Sequence[Check]:
         """Every installed skeleton builder's own probe."""

@@ -15,14 +15,14 @@ import msgspec
 
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing
+from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 DEADLINE = 1.5
 """Seconds after which a call has failed; whether it was done is unknown."""
 
 OPERATIONS = (
-    "claim", "release", "lead", "advertise", "withdraw", "strike", "publish_truth", "fetch_truth", "send", "listen",
-    "record",
+    "claim", "release", "lead", "advertise", "withdraw", "strike", "publish_truth", "fetch_truth", "state", "stated",
+    "send", "listen", "record",
 )  # fmt: skip
 
 AnswerT = TypeVar("AnswerT")
@@ -54,8 +54,8 @@ class Line:
     async def claim(self, claim: Claim) -> ClaimOutcome:
         return await self._call("claim", partial(self._inner.claim, claim))
 
-    async def release(self, shard: str, source: str, transfer: str) -> Advert | None:
-        return await self._call("release", partial(self._inner.release, shard, source, transfer))
+    async def release(self, shard: str, source: str, transfer: str, letter: bytes = b"") -> Advert | None:
+        return await self._call("release", partial(self._inner.release, shard, source, transfer, letter))
 
     async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
         return await self._call("lead", partial(self._inner.lead, shard, layout, worker, seconds))
@@ -77,14 +77,22 @@ class Line:
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         return await self._call("fetch_truth", partial(self._inner.fetch_truth, shard, layout))
 
+    async def state(self, shard: str, layout: str, digests: Mapping[int, bytes]) -> bool:
+        return await self._call("state", partial(self._inner.state, shard, layout, digests))
+
+    async def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
+        return await self._call("stated", partial(self._inner.stated, shard, layout, first))
+
     async def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
         await self._call("send", partial(self._inner.send, shard, inbox, body, nonce))
 
-    async def listen(self, shard: str, inbox: str, cursor: Cursor, seconds: float) -> Heard:
-        return await self._call("listen", partial(self._inner.listen, shard, inbox, cursor, seconds))
+    async def listen(
+        self, shard: str, inbox: str, cursor: Cursor, seconds: float, *, fleet: bool = True
+    ) -> Heard:
+        return await self._call("listen", partial(self._inner.listen, shard, inbox, cursor, seconds, fleet=fleet))
 
-    async def record(self, shard: str, entry: bytes) -> None:
-        await self._call("record", partial(self._inner.record, shard, entry))
+    async def record(self, shard: str, entries: Sequence[bytes]) -> None:
+        await self._call("record", partial(self._inner.record, shard, entries))
 
     async def vote(self, group: str, paper: Paper) -> Tally:
         return await self._inner.vote(group, paper)

@@ -59,7 +59,7 @@ class Faults:
             kind = luck.choice(scenario.faults)
             moment = luck.random() * scenario.trouble
             lasting = min(luck.choice((0.1, 1.0, 3.0, 10.0)) * (0.5 + luck.random()), scenario.trouble - moment)
-            self.world.heap.at(moment, self._begin, kind, lasting)
+            self.world.heap.after(moment, self._begin, kind, lasting)
 
     def _begin(self, kind: Fault, seconds: float) -> None:
         if self._strike[kind](seconds):

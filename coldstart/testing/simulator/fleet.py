@@ -23,6 +23,7 @@ from coldstart.testing.simulator.faults import Faults
 from coldstart.testing.simulator.groups import CRASH_LOOP, JITTER, Groups
 from coldstart.testing.simulator.heap import Heap
 from coldstart.testing.simulator.memory import Checkpoint
+from coldstart.testing.simulator.network import Network
 from coldstart.testing.simulator.process import Process
 from coldstart.testing.simulator.promises import Promises
 from coldstart.testing.simulator.scenario import Fault, Outcome, Scenario
@@ -41,13 +42,16 @@ class World:
         self.worker = worker
         self.heap = Heap(seed)
         self.store = Store(self.heap)
+        self.network = _network(self.heap, scenario)
         self.checkpoint = Checkpoint(scenario.chunks)
         self.terms = Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain)
         self.promises = Promises(self)
         self.groups = Groups(self)
         self.processes: dict[str, Process] = {}
         """By inbox; all that ever were."""
-        self.storage_reads = self.loaders = 0
+        self.began = 0.0
+        """When the rollout did."""
+        self.storage_reads = self.loaders = self.rollout_calls = 0
         self.struck: Counter[Fault] = Counter()
         self.altered: list[str] = []
         """Inboxes of those whose weights are no longer the checkpoint's."""
@@ -57,11 +61,16 @@ class World:
     def play(self) -> Outcome:
         """From the first start to the last look."""
         scenario, heap = self.scenario, self.heap
+        for number in range(scenario.holders):
+            self.launch(f"h{number}")
+            self._until_ended()
+        self.began, calls = heap.now, self._calls()
         for number, moment in enumerate(self._moments()):
-            heap.at(moment, self._begin, f"w{number}")
+            heap.after(moment, self._begin, f"w{number}")
         Faults(self).schedule()
-        heap.run(max(scenario.spread, scenario.trouble if scenario.faults else 0.0))
+        heap.run(heap.now + max(scenario.spread, scenario.trouble if scenario.faults else 0.0))
         self._until_ended()
+        self.rollout_calls = self._calls() - calls
         if scenario.faults:
             heap.run(heap.now + self.settling)
         newcomers = []
@@ -89,9 +98,14 @@ class World:
 
     def _until_ended(self) -> None:
         """Go on until every cold start has ended, or should have long ago."""
-        bound = self.heap.now + 3 * self.one_start
+        scenario = self.scenario
+        bound = self.heap.now + 3 * (self.one_start - scenario.storage_seconds + scenario.slowest_seconds)
         while self.heap.now < bound and any(process.alive and not process.ended for process in self.processes.values()):
             self.heap.run(self.heap.now + LOOK)
+
+    def _calls(self) -> int:
+        """To the store, by everybody until now."""
+        return sum(process.calls for process in self.processes.values())
 
     @property
     def settling(self) -> float:
@@ -141,7 +155,6 @@ class World:
             del process.joining, process.lending
         self.processes.clear()
         self.store.inboxes.clear()
-        self.store.waiting.clear()
         self.store.ledger.wipe()
 
     def named(self, inbox: str) -> Process:
@@ -179,7 +192,18 @@ class World:
             faults={kind.value: count for kind, count in sorted(self.struck.items())},
             violations=tuple(promises.violations),
             journal=tuple(self.journal or ()),
+            served={name: served for name, served in promises.served.items() if name.startswith("w")},
+            rollout_calls=self.rollout_calls,
         )
+
+
+def _network(heap: Heap, scenario: Scenario) -> Network | None:
+    fabric = scenario.fabric
+    if fabric is None:
+        return None
+    return Network(
+        heap, egress=fabric.egress, ingress=fabric.ingress, reader=scenario.storage, storage=fabric.storage
+    )
 
 
 def simulate(

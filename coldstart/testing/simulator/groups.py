@@ -46,7 +46,7 @@ class Groups:
     def of(self, name: str) -> Group | None:
         """The place of the worker ``name`` in its group."""
         size = self.world.scenario.group_size
-        if size == 1:
+        if size == 1 or name.startswith("h"):  # who holds the weights beforehand is nobody's rank
             return None
         number = int(name[1:])
         team = f"{name[0]}{number // size}"

@@ -36,7 +36,7 @@ class Heap:
         self.now = 0.0
         self.luck = random.Random(seed)
         self.events = 0
-        self.trace: list[float] = []
+        self.trace = array("d")
         """Alternately the moment and the number of each step of a machine."""
         self._present = 0
         """The slice of time that it is now, which ends at:"""
@@ -91,4 +91,4 @@ class Heap:
     @property
     def trace_hash(self) -> str:
         """Names the run: equal for equal steps at equal moments."""
-        return hashlib.blake2b(array("d", self.trace).tobytes(), digest_size=16).hexdigest()
+        return hashlib.blake2b(self.trace.tobytes(), digest_size=16).hexdigest()

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coldstart import effects, events
-from coldstart.claiming import LEAD_SECONDS, SIGN_OF_LIFE, SLOT_SECONDS
+from coldstart.claiming import FIRST_SIGN, LEAD_SECONDS, QUEUE_SECONDS, SIGN_OF_LIFE, SLOT_SECONDS
 from coldstart.effects import Effect
 from coldstart.events import AttemptEvent, Event
-from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
-from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
-from coldstart.testing.simulator.memory import Truth
+from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Stated
+from coldstart.testing.simulator.memory import Truth, content_of, digest_of
 from coldstart.testing.simulator.movement import Movement, Pull, StorageRead
 from coldstart.testing.simulator.store import LINEAGE, SHARD
 
@@ -36,7 +36,11 @@ class Transfer(msgspec.Struct, eq=False):
     ident: str
     number: int
     source: Advert | None = None
-    early: list[AttemptEvent] | None = []
+    granted: bool = False
+    waiting: bool = False
+    over: bool = False
+    inbox: str = ""
+    early: list[tuple[str, AttemptEvent]] | None = []
 
 
 class JoinerHands:
@@ -50,10 +54,15 @@ class JoinerHands:
         self.truth: Truth | None = None
         self.published = False
         """Whether the store has had our truth."""
+        self.stated: dict[int, int] = {}
+        """Digests of single chunks that were stated before there was a truth."""
+        self._unstated: dict[int, None] = {}
+        self._stating = False
         self.leading = False
         self.transfers: dict[int, Transfer] = {}
         self.movements: dict[int, Movement] = {}
         self.digests: dict[int, int] = {}
+        self._given_up: set[int] = set()
         self.wronged: list[str] = []
         """Incarnations that gave us wrong bytes."""
 
@@ -61,8 +70,9 @@ class JoinerHands:
 
     def claim(self, effect: effects.ClaimSource) -> None:
         process, luck, attempt = self.process, self.world.heap.luck, effect.attempt
-        transfer = Transfer(f"{process.inbox}.{attempt}", luck.getrandbits(62))
-        self.transfers[attempt] = transfer
+        transfer = self.transfers.get(attempt)
+        if transfer is None:
+            transfer = self.transfers[attempt] = Transfer(f"{process.inbox}.{attempt}", luck.getrandbits(62))
         hello = Hello(
             transfer=transfer.ident,
             joiner=process.inbox,
@@ -81,6 +91,10 @@ class JoinerHands:
             slot_seconds=self.slot_seconds,
             lead_seconds=LEAD_SECONDS,
             luck=luck.getrandbits(31),
+            have=effect.have,
+            inbox=process.inbox,
+            queue_seconds=QUEUE_SECONDS,
+            share_seconds=effect.share,
         )
         store = self.world.store
         store.call(
@@ -92,10 +106,12 @@ class JoinerHands:
 
     def _claimed(self, attempt: int, outcome: ClaimOutcome) -> None:
         transfer = self.transfers[attempt]
+        transfer.waiting = isinstance(outcome, Deferred)
         match outcome:
             case Granted():
-                transfer.source = outcome.source
-                self.process.post(events.SourceClaimed(attempt, outcome.source, outcome.root))
+                if transfer.granted:
+                    return
+                self._take(transfer, attempt, outcome)
             case Elected():
                 self.leading = True
                 self.process.post(events.LoaderElected(attempt, outcome.root))
@@ -104,46 +120,74 @@ class JoinerHands:
             case Conflicted():
                 self.process.post(events.TruthDisputed(attempt, outcome.roots))
         early, transfer.early = transfer.early or (), None
-        for event in early:
-            self.process.post(event)
+        for source, event in early:
+            self._hear(transfer, source, event)
+
+    def granted(self, ident: str, outcome: Granted) -> None:
+        """The store's letter: a claim that stood in line has got a source."""
+        for attempt, transfer in self.transfers.items():
+            if transfer.ident == ident and not transfer.granted:
+                transfer.waiting = False
+                self._take(transfer, attempt, outcome)
+
+    def _take(self, transfer: Transfer, attempt: int, outcome: Granted) -> None:
+        transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
+        self.process.post(events.SourceClaimed(attempt, outcome.source, outcome.root))
 
     def offered(self, message: Offer) -> None:
         """A source's yes."""
         attempt = self._meant(message)
         if attempt is not None:
-            self._answered(events.OfferReceived(attempt, message.transport, message.ticket, message.number))
+            have = _chunks(message.have)
+            offer = events.OfferReceived(attempt, message.transport, message.ticket, message.number, have)
+            self._answered(message.source, offer)
+
+    def progressed(self, message: Progress) -> None:
+        """A source has more, or shows that it lives."""
+        attempt = self._meant(message)
+        if attempt is not None:
+            self._answered(message.source, events.SourceProgressed(attempt, _chunks(message.have)))
 
     def refused(self, message: Refusal) -> None:
         """A source's no."""
         attempt = self._meant(message)
         if attempt is not None:
-            self._answered(events.OfferRefused(attempt, message.reason))
+            self._answered(message.source, events.OfferRefused(attempt, message.reason))
 
-    def _meant(self, message: Offer | Refusal) -> int | None:
+    def _meant(self, message: Offer | Progress | Refusal) -> int | None:
         """The attempt that a letter proves to mean."""
         for attempt, transfer in self.transfers.items():
             if transfer.ident == message.transfer and message.answer == transfer.number + 1:
                 return attempt
         return None
 
-    def _answered(self, event: AttemptEvent) -> None:
-        early = self.transfers[event.attempt].early
-        if early is None:
-            self.process.post(event)
+    def _answered(self, source: str, event: AttemptEvent) -> None:
+        transfer = self.transfers[event.attempt]
+        if transfer.early is None:
+            self._hear(transfer, source, event)
         else:
-            early.append(event)
+            transfer.early.append((source, event))
 
-    def send(self, inbox: str, message: Accept | Done, nonce: str) -> None:
+    def _hear(self, transfer: Transfer, source: str, event: AttemptEvent) -> None:
+        """From another source it means another grant than ours."""
+        if source == transfer.inbox:
+            self.process.post(event)
+
+    def send(self, inbox: str, message: Accept, nonce: str) -> None:
         """Post a letter; nobody waits for it."""
         store, body = self.world.store, encode(message)
         store.tell(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce))
 
-    def show_life(self, attempt: int, source: Advert, number: int, count: int = 0) -> None:
-        """Accept the offer, and again as long as the pull goes on."""
-        if attempt in self.movements:
-            ident = self.transfers[attempt].ident
-            self.send(source.inbox, Accept(transfer=ident, answer=number + 1), f"{ident}.{count}")
-            again = partial(self.show_life, attempt, source, number, count + 1)
+    def show_life(self, effect: effects.ShowLife) -> None:
+        """Accept the offer, and again until the slot is given back."""
+        transfer, (inbox, number) = self.transfers[effect.attempt], (effect.source.inbox, effect.number)
+        first = partial(self._show_life, transfer, inbox, number, 0)
+        self.world.heap.after(FIRST_SIGN, self.process.when_awake, first)
+
+    def _show_life(self, transfer: Transfer, inbox: str, number: int, count: int) -> None:
+        if not transfer.over:
+            self.send(inbox, Accept(transfer=transfer.ident, answer=number + 1), f"{transfer.ident}.{count}")
+            again = partial(self._show_life, transfer, inbox, number, count + 1)
             self.world.heap.after(SIGN_OF_LIFE, self.process.when_awake, again)
 
     def release(self, effect: effects.Release) -> None:
@@ -152,30 +196,26 @@ class JoinerHands:
     def _release(
         self, attempt: int, outcome: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
     ) -> None:
-        transfer, store = self.transfers.get(attempt), self.world.store
-        if transfer is None or transfer.source is None:
+        transfer = self.transfers.get(attempt)
+        if transfer is None or not (transfer.source or transfer.waiting):
             done(None)
             return
-        source, transfer.source = transfer.source, None
-        ident = transfer.ident
-
-        def release(answer: object) -> None:
-            self.give_back(source.worker, ident, done, failed)
-
-        body = encode(Done(transfer=ident, outcome=outcome[:512]))
-        store.call(
-            self.process,
-            lambda: store.ledger.send(SHARD, source.inbox, body, f"{ident}.done"),
-            release,
-            release,
-        )
+        source = transfer.source.worker if transfer.source is not None else ""
+        transfer.source, transfer.waiting, transfer.over = None, False, True
+        body = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
+        self.give_back(source, transfer.ident, body, done, failed)
 
     def give_back(
-        self, source: str, transfer: str, done: Callable[[Advert | None], None], failed: Callable[[str], None]
+        self,
+        source: str,
+        transfer: str,
+        letter: bytes,
+        done: Callable[[Advert | None], None],
+        failed: Callable[[str], None],
     ) -> None:
-        """The slot is free for others."""
+        """The slot is free for others, and the source knows."""
         store = self.world.store
-        store.call(self.process, lambda: store.ledger.release(SHARD, source, transfer), done, failed)
+        store.call(self.process, lambda: store.ledger.release(SHARD, source, transfer, letter), done, failed)
 
     def strike(self, effect: effects.Strike) -> None:
         store, source = self.world.store, effect.source
@@ -212,6 +252,55 @@ class JoinerHands:
         store = self.world.store
         store.call(self.process, lambda: store.ledger.fetch_truth(SHARD, LINEAGE), fetched, failed)
 
+    def expected(self, chunk: int) -> int | None:
+        """The digest that a chunk must have, if anybody knows it."""
+        return self.truth.digests[chunk] if self.truth is not None else self.stated.get(chunk)
+
+    def _learn(self, chunks: Chunks, done: Callable[[], None], failed: Callable[[str], None]) -> None:
+        """Find out what is known of ``chunks`` by now."""
+        first = next((chunk for chunk in chunks if chunk not in self.stated), -1)
+        if self.truth is not None or first < 0:
+            done()
+            return
+
+        def heard(stated: Stated) -> None:
+            if stated.root:
+                self._with_truth(stated.root, lambda truth: done(), failed)
+            else:
+                self.stated.update({chunk: content_of(digest) for chunk, digest in stated.digests.items()})
+                done()
+
+        store = self.world.store
+        store.call(self.process, lambda: store.ledger.stated(SHARD, LINEAGE, first), heard, failed)
+
+    def state(self, effect: effects.StateDigests) -> None:
+        """State what we have read; one call for all that come while another is on its way."""
+        self._unstated.update(dict.fromkeys(effect.chunks))
+        if not self._stating:
+            self._state_now(effect.attempt)
+
+    def _state_now(self, attempt: int) -> None:
+        chunks, self._unstated = self._unstated, {}
+        self._stating = bool(chunks)
+        if not chunks:
+            return
+        digests = {chunk: digest_of(self.digests[chunk]) for chunk in chunks}
+
+        def stated(right: bool) -> None:
+            if right:
+                self.stated.update({chunk: self.digests[chunk] for chunk in chunks})
+            event = events.DigestsStated(attempt, Chunks.of(chunks)) if right else None
+            self.process.post(event or events.StatementRefused(attempt, "another reader has stated other digests"))
+            self._state_now(attempt)
+
+        store = self.world.store
+        store.call(
+            self.process,
+            lambda: store.ledger.state(SHARD, LINEAGE, digests),
+            stated,
+            lambda reason: self._state_now(attempt),
+        )
+
     def publish_truth(self, effect: effects.PublishTruth) -> None:
         attempt, process = effect.attempt, self.process
         self.truth = truth = self.world.checkpoint.truth(list(dict(sorted(self.digests.items())).values()))
@@ -239,13 +328,21 @@ class JoinerHands:
 
     def pull(self, effect: effects.Pull) -> None:
         self.world.promises.pulling(self.process, effect)
-        if self.truth is None:
-            self.process.post(events.PullEnded(effect.attempt, "there is no truth to verify against"))
-            return
-        pull = Pull(self.process, effect, self.truth)
-        self.movements[effect.attempt] = pull
-        self.show_life(effect.attempt, effect.source, effect.number)
-        pull.begin()
+        attempt, process, unknown = effect.attempt, self.process, self.truth is None
+
+        def begin() -> None:
+            if attempt in self._given_up:
+                process.post(events.PullEnded(attempt, "abandoned"))
+                return
+            if unknown and self.truth is not None:
+                process.post(events.TruthReceived(attempt, self.truth.root))
+            chunks = effect.chunks
+            if self.truth is None:
+                chunks = Chunks.of(chunk for chunk in chunks if chunk in self.stated)
+            pull = self.movements[attempt] = Pull(process, effect, chunks)
+            pull.begin()
+
+        self._learn(effect.chunks, begin, lambda reason: process.post(events.PullEnded(attempt, reason)))
 
     def read_storage(self, effect: effects.ReadStorage) -> None:
         self.world.storage_reads += 1
@@ -255,7 +352,7 @@ class JoinerHands:
         def begin(truth: Truth | None) -> None:
             partial_ = self.world.scenario.partial
             chunks = effect.chunks if partial_ else Chunks.first(self.world.scenario.chunks)
-            read = StorageRead(self.process, attempt, chunks, truth)
+            read = StorageRead(self.process, attempt, chunks, None if truth is None else truth.digests)
             self.movements[attempt] = read
             read.begin()
 
@@ -285,21 +382,22 @@ class JoinerHands:
         movement = self.movements.get(effect.attempt)
         if movement is not None:
             movement.abandon()
+        self._given_up.add(effect.attempt)
 
     def replace_memory(self, effect: effects.ReplaceMemory) -> None:
         """What is taken along is digested again, in memory that the late writer does not know."""
         old, fresh, kept = self.process.memory, self.world.checkpoint.empty(), Chunks()
         for chunk in effect.keep:
             fresh[chunk] = old[chunk]
-            if self.truth is not None and fresh[chunk] == self.truth.digests[chunk]:
+            if fresh[chunk] == self.expected(chunk):
                 kept = kept.add(chunk)
         self.process.memory = fresh
         self.process.post(events.MemoryReplaced(effect.attempt, kept))
 
-    def verify(self, attempt: int, chunk: int, content: int, truth: Truth | None) -> None:
-        """A chunk has landed whole: digest it, from the memory."""
+    def verify(self, attempt: int, chunk: int, content: int, expected: int | None) -> None:
+        """A chunk has landed whole: digest it, from the memory. Where nothing is expected, it is right."""
         self.digests[chunk] = content
-        if truth is not None and truth.digests[chunk] != content:
+        if expected is not None and expected != content:
             self.process.post(events.ChunkCorrupted(attempt, chunk))
         else:
             self.process.post(events.ChunkVerified(attempt, chunk))
@@ -341,11 +439,21 @@ class JoinerHands:
         assert self.process.votes is not None
         self.process.votes.vote(effect)
 
+    def share(self, effect: effects.Share) -> None:
+        self.process.post_to_source(events.ChunksShared(effect.have))
+
+    def end_sharing(self, effect: effects.EndSharing) -> None:
+        self.process.post_to_source(events.SharingEnded())
+
     def start_lending(self, effect: effects.StartLending) -> None:
         self.process.post_to_source(events.LendingStarted())
 
     def stop_lending(self, effect: effects.StopLending) -> None:
         self.process.post_to_source(events.DrainRequested())
+
+
+def _chunks(bits: bytes | None) -> Chunks | None:
+    return None if bits is None else Chunks.decoded(bits)
 
 
 def _ignore(answer: object) -> None:
@@ -355,7 +463,11 @@ def _ignore(answer: object) -> None:
 JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.ClaimSource: JoinerHands.claim,
     effects.FetchTruth: JoinerHands.fetch_truth,
+    effects.ShowLife: JoinerHands.show_life,
     effects.Pull: JoinerHands.pull,
+    effects.StateDigests: JoinerHands.state,
+    effects.Share: JoinerHands.share,
+    effects.EndSharing: JoinerHands.end_sharing,
     effects.ReadStorage: JoinerHands.read_storage,
     effects.Abandon: JoinerHands.abandon,
     effects.Release: JoinerHands.release,
@@ -372,6 +484,7 @@ JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
 
 JOINER_LETTERS: Mapping[type[Message], Callable[..., None]] = {
     Offer: JoinerHands.offered,
+    Progress: JoinerHands.progressed,
     Refusal: JoinerHands.refused,
 }
 """What takes each letter that is for the joiner."""

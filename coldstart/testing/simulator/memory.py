@@ -19,6 +19,16 @@ Content = list[int]
 """One worker's memory; it is replaced as a whole when a late writer may still reach it."""
 
 
+def digest_of(content: int) -> bytes:
+    """A chunk's digest as the bus carries it."""
+    return content.to_bytes(16, "little", signed=True)
+
+
+def content_of(digest: bytes) -> int:
+    """The inverse of :func:`digest_of`."""
+    return int.from_bytes(digest, "little", signed=True)
+
+
 class Truth(msgspec.Struct, frozen=True):
     """The digests of all chunks, as they are published."""
 

@@ -8,18 +8,21 @@ transports do. What landed is verified in ``joiner.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from coldstart import effects, events
 from coldstart.plan import Chunks
-from coldstart.testing.simulator.memory import Content, Truth
+from coldstart.testing.simulator.memory import Content
+from coldstart.testing.simulator.network import Flow
 
 if TYPE_CHECKING:
     from coldstart.testing.simulator.process import Process
 
 PART_SECONDS = 0.4
 """Landed bytes are told of at least so often."""
+SHARED_PART_SECONDS = 1.0
+"""The same over shared links, where as many events as bytes are slow would be very many; half of the stall clock."""
 LATENCY = 0.0005
 """Seconds until a closed connection is noticed, or a cancelled pull has ended."""
 WRITES_LATE = 8.0
@@ -29,11 +32,12 @@ WRITES_LATE = 8.0
 class Movement:
     """One attempt's bytes; ``landed`` counts them."""
 
-    def __init__(self, joiner: Process, attempt: int, chunks: Chunks, truth: Truth | None) -> None:
-        self.joiner, self.attempt, self.truth = joiner, attempt, truth
+    def __init__(self, joiner: Process, attempt: int, chunks: Chunks) -> None:
+        self.joiner, self.attempt = joiner, attempt
         self.world = joiner.world
         self.landed = 0
         self.ended = False
+        self._flow: Flow | None = None
         self._chunk = -1
         self.memory: Content = joiner.memory
         self._chunks: Iterator[int] = iter(chunks)
@@ -56,12 +60,15 @@ class Movement:
 
     def _part(self, part: int) -> None:
         """Bring the next part of the present chunk; the last one completes it."""
-        nbytes = self.world.scenario.chunk_bytes
-        seconds = self.seconds(nbytes)
-        parts = math.ceil(seconds / PART_SECONDS) or 1
+        nbytes, flow = self.world.scenario.chunk_bytes, self._flow
+        seconds = self.seconds(nbytes) if flow is None else nbytes * self.drag() / flow.enter()
+        parts = math.ceil(seconds / (PART_SECONDS if flow is None else SHARED_PART_SECONDS)) or 1
         if part >= parts:  # it has become faster meanwhile
             part = parts - 1
-        self.world.heap.after(seconds / parts, self._arrive, part, parts)
+        if flow is None:
+            self.world.heap.after(seconds / parts, self._arrive, part, parts)
+        else:
+            flow.bring(nbytes * self.drag() / parts, self._arrive, part, parts)
 
     def _arrive(self, part: int, parts: int) -> None:
         if self.ended:
@@ -85,7 +92,7 @@ class Movement:
 
     def _complete(self) -> None:
         content = self.memory[self._chunk] = self.content(self._chunk)
-        self.joiner.joining.verify(self.attempt, self._chunk, content, self.truth)
+        self.joiner.joining.verify(self.attempt, self._chunk, content, self.expected(self._chunk))
         if not self.over():
             self._next()
 
@@ -94,7 +101,11 @@ class Movement:
         return self.ended
 
     def seconds(self, nbytes: int) -> float:
-        """How long ``nbytes`` take at this moment."""
+        """How long ``nbytes`` take at this moment, where links are not shared by the fleet's :class:`Network`."""
+        raise NotImplementedError
+
+    def drag(self) -> float:
+        """How many times as long as usual everything takes."""
         raise NotImplementedError
 
     def held_up(self) -> float:
@@ -103,6 +114,10 @@ class Movement:
 
     def content(self, chunk: int) -> int:
         """What lands."""
+        raise NotImplementedError
+
+    def expected(self, chunk: int) -> int | None:
+        """What should, if anybody knows."""
         raise NotImplementedError
 
     def _end(self, reason: str, seconds: float = 0.0, *, quiet: bool = True) -> None:
@@ -117,14 +132,16 @@ class Movement:
 
     def _over(self) -> None:
         self.ended = True
+        if self._flow is not None:
+            self._flow.end()
         self.joiner.joining.movements.pop(self.attempt, None)
 
 
 class Pull(Movement):
     """Chunks from a peer."""
 
-    def __init__(self, joiner: Process, effect: effects.Pull, truth: Truth) -> None:
-        super().__init__(joiner, effect.attempt, effect.chunks, truth)
+    def __init__(self, joiner: Process, effect: effects.Pull, chunks: Chunks) -> None:
+        super().__init__(joiner, effect.attempt, chunks)
         self.transfer = effect.ticket.decode()
         self.source = self.world.processes.get(effect.source.inbox)
 
@@ -139,13 +156,19 @@ class Pull(Movement):
         else:
             source.lending.reading[self.transfer] = self
             self.world.promises.lent(source)
+            if self.world.network is not None:
+                self._flow = self.world.network.between(source.name, self.joiner.name)
             self._next()
 
     def seconds(self, nbytes: int) -> float:
         assert self.source is not None
         transport = self.world.scenario.transport
         seconds = transport.seconds(nbytes, len(self.source.lending.reading) or 1, self.world.heap.luck)
-        return seconds * self.source.slowness
+        return seconds * self.drag()
+
+    def drag(self) -> float:
+        assert self.source is not None
+        return self.source.slowness
 
     def held_up(self) -> float:
         source, now = self.source, self.world.heap.now
@@ -159,7 +182,11 @@ class Pull(Movement):
 
     def content(self, chunk: int) -> int:
         assert self.source is not None
+        self.world.promises.lends(self.source, chunk)
         return self.world.checkpoint.damaged() if self.source.stained else self.source.memory[chunk]
+
+    def expected(self, chunk: int) -> int | None:
+        return self.joiner.joining.expected(chunk)
 
     def closed(self, reason: str) -> None:
         """The source's side has ended it."""
@@ -192,10 +219,20 @@ class Pull(Movement):
 class StorageRead(Movement):
     """Chunks from the checkpoint."""
 
+    def __init__(self, joiner: Process, attempt: int, chunks: Chunks, digests: Sequence[int] | None) -> None:
+        super().__init__(joiner, attempt, chunks)
+        self._digests = digests
+
+    def begin(self) -> None:
+        if self.world.network is not None:
+            self._flow = self.world.network.from_storage(self.joiner.name)
+        self._next()
+
     def seconds(self, nbytes: int) -> float:
-        scenario = self.world.scenario
-        slow = 2.0 if self.joiner.storage_fault == "slow" else 1.0
-        return slow * nbytes / scenario.storage * (0.9 + 0.1 * self.world.heap.luck.random())
+        return self.drag() * nbytes / self.world.scenario.storage * (0.9 + 0.1 * self.world.heap.luck.random())
+
+    def drag(self) -> float:
+        return 2.0 if self.joiner.storage_fault == "slow" else 1.0
 
     def held_up(self) -> float:
         if self.joiner.storage_fault == "stall":
@@ -207,3 +244,6 @@ class StorageRead(Movement):
 
     def content(self, chunk: int) -> int:
         return self.world.checkpoint.content[chunk]
+
+    def expected(self, chunk: int) -> int | None:
+        return None if self._digests is None else self._digests[chunk]

@@ -17,9 +17,9 @@ import msgspec
 from coldstart import events, machine, source
 from coldstart.effects import Arm, Disarm
 from coldstart.errors import IllegalTransition
-from coldstart.events import Event, Expired, FleetChanged, StoreRenewed, Timer
+from coldstart.events import Event, Expired, StoreRenewed, Timer
 from coldstart.messages import decode
-from coldstart.phases.states import Failed, Gone, Serving, State, Waiting
+from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
 from coldstart.testing.simulator.groups import Votes
@@ -70,10 +70,10 @@ class Process:
     """
 
     __slots__ = (
-        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "cursor", "deaf", "excused", "frozen",
-        "group", "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute",
-        "name", "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws",
-        "votes", "world",
+        "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "calls", "cursor", "deaf", "excused",
+        "frozen", "group", "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due",
+        "memory", "mute", "name", "read_here", "sent_here", "severed", "since", "slowness", "stained", "state",
+        "storage_fault", "thaws", "votes", "world",
     )  # fmt: skip
 
     joiner_step = staticmethod(machine.step)
@@ -98,6 +98,8 @@ class Process:
         self.slowness = 1.0
         self.storage_fault = ""
         self.mail_due = False
+        self.calls = 0
+        """How often it has called the store; reading its mail is not counted."""
         self.sent_here = self.read_here = 0
         """Letters put into its inbox in this life of the store, and letters that it has read."""
         self.cursor = Cursor()
@@ -124,8 +126,12 @@ class Process:
         """End at once; if ``silent``, peers see no closed connection either."""
         self.alive, self.answers = False, not silent
         self.world.store.inboxes.pop(self.inbox, None)
-        self.world.store.waiting.pop(self, None)
         self.lending.close_all()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first life of its name."""
+        return self.incarnation == "1"
 
     @property
     def ended(self) -> bool:
@@ -226,11 +232,7 @@ class Process:
 
     def _entered(self, before: State) -> None:
         entered = type(self.state)
-        if entered is Waiting:
-            self.world.store.waiting[self] = None
-        elif type(before) is Waiting:
-            self.world.store.waiting.pop(self, None)
-        elif entered in ENDS:
+        if entered in ENDS:
             self.world.promises.ended(self, before)
             if entered is Failed:
                 self.world.failed(self)
@@ -271,13 +273,14 @@ class Process:
             store.wake(self)
         for letter in heard.letters:
             self.read_here += 1
+            if letter.granted is not None:
+                self.joining.granted(letter.transfer, letter.granted)
+                continue
             message = decode(letter.body)
             if (take := JOINER_LETTERS.get(type(message))) is not None:
                 take(self.joining, message)
             else:
                 SOURCE_LETTERS[type(message)](self.lending, message, letter.fence)
-        if heard.fleet_changed and type(self.state) is Waiting:
-            self.post(FleetChanged())
 
     def listen(self) -> Heard:
         """What came since the cursor."""

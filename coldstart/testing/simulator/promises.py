@@ -14,7 +14,7 @@ from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
 from coldstart.testing.simulator.groups import waited
-from coldstart.testing.simulator.scenario import Fault, Violation
+from coldstart.testing.simulator.scenario import Fault, Served, Violation
 from coldstart.testing.simulator.store import DEADLINE, SHARD
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Promises:
         self.paths: Counter[str] = Counter()
         self.wasted = 0
         self.cold_starts = 0
+        self.served: dict[str, Served] = {}
+        """By name; of first lives only."""
 
     def broken(self, promise: str, process: Process, what: str) -> None:
         """Note a violation."""
@@ -78,6 +80,9 @@ class Promises:
         path = "storage" if origins == [STORAGE] else "mixed" if STORAGE in origins else "peer"
         self.paths[path] += 1
         self.wasted += len(journey.excluded)
+        if process.first:
+            at = self.world.heap.now - self.world.began
+            self.served[process.name] = Served(at, process.calls, process.read_here)
         if not journey.complete:
             self.broken(WRONG, process, f"serves with {len(journey.verified)} of {journey.total} chunks verified")
         if process.memory != self.world.checkpoint.content:
@@ -94,15 +99,20 @@ class Promises:
         self.bounded(process)
 
     def bounded(self, process: Process) -> None:
-        """The start took no longer than storage, the budget, and what somebody else is to answer for."""
+        """The start took no longer than storage, the budget, one chunk that was not whole when its source was
+        left, and what somebody else is to answer for."""
         scenario, journey = self.world.scenario, process.state.journey
         limits = scenario.limits
         took = self.world.heap.now - process.began - process.frozen
-        storage = scenario.storage_seconds
+        slowest = scenario.slowest_seconds
         if process.storage_fault:
-            storage = 2 * storage + scenario.standstill
+            slowest = 2 * slowest + scenario.standstill
+        if any(reason.endswith(": generation") for reason in journey.detours):
+            slowest *= 2  # what was read from weights that have changed since is read again
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
-        bound = storage + limits.patience + GRACE + journey.followed + words + process.excused + waited(journey.accord)
+        again = scenario.chunk_bytes / limits.floor if limits.floor > 0 else 0.0
+        bound = slowest + limits.patience + GRACE + again + journey.followed + words + process.excused
+        bound += waited(journey.accord)
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 
@@ -117,8 +127,6 @@ class Promises:
         """A pull is about to begin."""
         if effect.source.inbox in process.joining.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
-        if process.joining.truth is None:
-            self.broken(WRONG, process, "asks for bytes that it cannot verify")
         if process.joining.movements:
             self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
 
@@ -127,6 +135,11 @@ class Promises:
         readers = len(source.lending.reading)
         if readers > source.lender.terms.slots:
             self.broken(DISTURB, source, f"{readers} joiners read from it")
+
+    def lends(self, source: Process, chunk: int) -> None:
+        """A chunk lands from ``source``."""
+        if chunk not in source.state.journey.verified:
+            self.broken(WRONG, source, f"lends chunk {chunk}, which it has not verified")
 
     # ------------------------------------------------------------------------------ at the end
 

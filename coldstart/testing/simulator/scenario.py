@@ -6,6 +6,7 @@ Decides nothing; it is data. The defaults are a small model on quick links, so t
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from random import Random
 from typing import Protocol
@@ -82,15 +83,30 @@ class Link(msgspec.Struct, frozen=True):
         return nbytes * readers / self.bytes_per_second * (0.9 + 0.2 * luck.random())
 
 
+class Fabric(msgspec.Struct, frozen=True):
+    """Links that everybody shares fairly, in bytes per second: see ``network.py``.
+
+    Args:
+        egress, ingress: each worker's way out and way in.
+        storage: all storage reads together; one of them gets at most :attr:`Scenario.storage`.
+    """
+
+    egress: float
+    ingress: float
+    storage: float = math.inf
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """One fleet and its world. Times in seconds, sizes in bytes.
 
     Args:
         workers: of the rollout; more come after the faults.
+        holders: workers that serve before the rollout begins.
         chunks, chunk_bytes: of the model.
         spread: the rollout's workers start within this, one of them at once.
         storage: bytes per second of a storage read.
         transport: how bytes move between workers.
+        fabric: links shared by the whole fleet, instead of the transport's and storage's own times.
         slots: joiners per source.
         limits: the joiner's policy; a floor of ``storage`` makes "never worse than storage" exact.
         partial: storage can be read chunk by chunk.
@@ -100,11 +116,13 @@ class Scenario(msgspec.Struct, frozen=True):
     """
 
     workers: int = 64
+    holders: int = 0
     chunks: int = 2
     chunk_bytes: int = 1 << 24
     spread: float = 4.0
     storage: float = 2e8
     transport: Transport = Link()
+    fabric: Fabric | None = None
     slots: int = 2
     limits: Limits = Limits(floor=2e8, follow=60.0)
     partial: bool = True
@@ -121,7 +139,14 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def storage_seconds(self) -> float:
+        """What a storage read takes alone."""
         return self.chunks * self.chunk_bytes / self.storage
+
+    @property
+    def slowest_seconds(self) -> float:
+        """What the bytes take at worst: from sources at the floor, or from storage when all workers read at once."""
+        shared = math.inf if self.fabric is None else self.fabric.storage / (self.workers + self.holders)
+        return self.chunks * self.chunk_bytes / min(self.storage, self.limits.floor or math.inf, shared)
 
 
 def troubled(workers: int, faults: tuple[Fault, ...] = tuple(Fault)) -> Scenario:
@@ -138,11 +163,22 @@ class Violation(msgspec.Struct, frozen=True):
     what: str
 
 
+class Served(msgspec.Struct, frozen=True):
+    """When a worker's first life began to serve, in seconds since the rollout began, and what it had asked of the
+    store until then: calls, and letters read from its inbox."""
+
+    at: float
+    calls: int
+    letters: int
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """One run.
 
     ``paths`` counts cold starts by where their bytes came from or how they ended, ``faults`` the
-    faults that struck by kind, ``wasted`` the attempts at sources that came to nothing.
+    faults that struck by kind, ``wasted`` the attempts at sources that came to nothing. ``served`` has
+    the rollout's workers whose first life came to serve; ``rollout_calls`` are all calls to the store,
+    the sources' included, from the rollout's beginning until everybody's cold start had ended.
     """
 
     seed: int
@@ -156,3 +192,5 @@ class Outcome(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     violations: tuple[Violation, ...] = ()
     journal: tuple[str, ...] = ()
+    served: dict[str, Served] = {}
+    rollout_calls: int = 0

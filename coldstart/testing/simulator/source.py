@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.lending import GONE, UNSEEN
-from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Refusal, encode
+from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Progress, Refusal, encode
+from coldstart.plan import Chunks
 from coldstart.ports import Advert, Standing
 from coldstart.source import NO_SIGN_OF_LIFE
 from coldstart.testing.simulator.store import LINEAGE, SHARD
@@ -38,6 +39,7 @@ class SourceHands:
         self.epoch = ""
         """The life of the store that knows us."""
         self._ordered = False
+        self._told = 0
         self._numbers: dict[str, int] = {}
         self._unseen: dict[str, int] = {}
         self._orders: deque[Callable[[], None]] = deque()
@@ -45,11 +47,12 @@ class SourceHands:
     # ------------------------------------------------------------------------------------ adverts
 
     def advertise(self, effect: effects.Advertise) -> None:
-        self._vouch_for(effect.held)
+        self._vouch_for(effect.held, waiting=effect.have is not None)
         self._in_order(partial(self._advertise, effect))
 
     def _advertise(self, effect: effects.Advertise) -> None:
-        if effect.afresh or not self.process.joining.published:
+        joining = self.process.joining
+        if joining.truth is not None and (effect.afresh or not joining.published):
             self.process.joining.publish(partial(self._published, effect), self._failed)
         else:
             self._put(effect)
@@ -72,7 +75,7 @@ class SourceHands:
             generation=effect.generation,
             layout=LINEAGE,
             slots=terms.slots,
-            have=chunks if effect.lends else 0,
+            have=(chunks if effect.have is None else len(effect.have)) if effect.lends else 0,
             total=chunks,
             transports=terms.transports,
             host="sim",
@@ -82,23 +85,24 @@ class SourceHands:
         store.call(
             process,
             lambda: store.ledger.advertise(SHARD, advert, terms.lease, effect.held, effect.ended),
-            partial(self._advertised, effect.ended),
+            partial(self._advertised, effect),
             self._failed,
         )
 
-    def _advertised(self, ended: tuple[str, ...], standing: Standing) -> None:
+    def _advertised(self, effect: effects.Advertise, standing: Standing) -> None:
         lost = self.lost(standing)
-        if not self.epoch:
+        if effect.have is None:
             self.process.joining.resign()
+            self.process.since = min(self.process.since, self.world.heap.now)
         self.epoch = standing.epoch
-        self.process.since = min(self.process.since, self.world.heap.now)
-        self.process.post_to_source(events.StoreRenewed() if lost else events.Advertised(standing.struck, ended))
+        event = events.StoreRenewed() if lost else events.Advertised(standing.struck, effect.ended)
+        self.process.post_to_source(event)
         self._next()
 
     def lost(self, standing: Standing) -> bool:
         """Whether the store has forgotten what we told it."""
         truth = self.process.joining.truth
-        return self.epoch not in ("", standing.epoch) or truth is None or standing.root != truth.root
+        return self.epoch not in ("", standing.epoch) or (truth is not None and standing.root != truth.root)
 
     def _failed(self, reason: str) -> None:
         self.process.post_to_source(events.AdvertFailed(reason))
@@ -136,12 +140,14 @@ class SourceHands:
         if self._orders:
             self._orders.popleft()()
 
-    def _vouch_for(self, held: tuple[str, ...]) -> None:
-        """Who is seen reading lives; who was and is not any more, twice in a row, does not."""
+    def _vouch_for(self, held: tuple[str, ...], *, waiting: bool) -> None:
+        """Who is seen reading lives; who was and is not any more, twice in a row, does not, unless it waits for us."""
         for transfer in held:
             if transfer in self.reading:
                 self._unseen[transfer] = 0
                 self.process.post_to_source(events.AcceptReceived(transfer))
+            elif waiting:
+                self._unseen.pop(transfer, None)
             elif transfer in self._unseen:
                 self._unseen[transfer] += 1
                 if self._unseen[transfer] == UNSEEN:
@@ -185,14 +191,23 @@ class SourceHands:
             transport=effect.transport,
             ticket=effect.ticket,
             generation=effect.generation,
+            have=_bits(effect.have),
+            source=self.process.inbox,
         )
         self._send(effect.joiner, offer, f"{effect.transfer}.offer")
 
+    def send_progress(self, effect: effects.SendProgress) -> None:
+        answer, have = effect.number + 1, _bits(effect.have)
+        progress = Progress(transfer=effect.transfer, answer=answer, have=have, source=self.process.inbox)
+        self._told += 1
+        self._send(effect.joiner, progress, f"{effect.transfer}.told.{self._told}")
+
     def send_refusal(self, effect: effects.SendRefusal) -> None:
-        refusal = Refusal(transfer=effect.transfer, answer=effect.number + 1, reason=effect.reason)
+        answer, reason = effect.number + 1, effect.reason
+        refusal = Refusal(transfer=effect.transfer, answer=answer, reason=reason, source=self.process.inbox)
         self._send(effect.joiner, refusal, f"{effect.transfer}.{effect.reason}")
 
-    def _send(self, inbox: str, message: Offer | Refusal, nonce: str) -> None:
+    def _send(self, inbox: str, message: Offer | Progress | Refusal, nonce: str) -> None:
         store, body = self.world.store, encode(message)
         store.tell(self.process, lambda: store.ledger.send(SHARD, inbox, body, nonce))
 
@@ -223,13 +238,17 @@ class SourceHands:
     # ------------------------------------------------------------------------------------ weights
 
     def inspect(self, effect: effects.Inspect) -> None:
-        truth, memory = self.process.joining.truth, self.process.memory
+        expected, memory = self.process.joining.expected, self.process.memory
         chunks = effect.chunks if effect.chunks is not None else range(len(memory))
         for chunk in chunks:
-            if truth is None or memory[chunk] != truth.digests[chunk]:
+            if memory[chunk] != expected(chunk):
                 self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
                 return
         self.process.post_to_source(events.WeightsProven(effect.generation))
+
+
+def _bits(have: Chunks | None) -> bytes | None:
+    return None if have is None else have.encoded()
 
 
 SOURCE_HANDS: Mapping[type[Effect], Callable[..., None]] = {
@@ -237,6 +256,7 @@ SOURCE_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.Withdraw: SourceHands.withdraw,
     effects.OpenOffer: SourceHands.open_offer,
     effects.SendOffer: SourceHands.send_offer,
+    effects.SendProgress: SourceHands.send_progress,
     effects.SendRefusal: SourceHands.send_refusal,
     effects.CloseGrant: SourceHands.close_grant,
     effects.Inspect: SourceHands.inspect,

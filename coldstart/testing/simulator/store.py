@@ -47,8 +47,6 @@ class Store:
         self._now = self._clock
         self.ledger = Ledger(self._now)
         self.inboxes: dict[str, Process] = {}
-        self.waiting: dict[Process, None] = {}
-        """Those whom a change of the fleet wakes."""
         self._adopt()
 
     def weather(self) -> None:
@@ -62,6 +60,7 @@ class Store:
     def tell(self, caller: Process, operation: Callable[[], object]) -> None:
         """A call whose answer nobody waits for."""
         if self.calm:
+            caller.calls += 1
             operation()
         else:
             self.call(caller, operation, _nobody, _nobody)
@@ -69,6 +68,7 @@ class Store:
     def call(self, caller: Process, operation: Callable[[], AnswerT], done: Done[AnswerT], failed: Failed) -> None:
         """One call: ``operation`` is done at the store, then ``done`` or ``failed`` at the caller."""
         heap = self._heap
+        caller.calls += 1
         if self.calm:
             heap.after(2 * HOP * (0.5 + heap.luck.random()), caller.hear, done, operation())
             return
@@ -171,7 +171,6 @@ class Store:
 
     def _adopt(self) -> None:
         self.ledger.on_letter = self._letter
-        self.ledger.on_change = self._change
 
     def _letter(self, shard: str, inbox: str) -> None:
         process = self.inboxes.get(inbox)
@@ -179,10 +178,6 @@ class Store:
             process.sent_here += 1
             if not process.mail_due:
                 self.wake(process)
-
-    def _change(self, shard: str) -> None:
-        for process in self.waiting:
-            self.wake(process)
 
     def wake(self, process: Process) -> None:
         """``process`` reads its mail soon, if nothing is in the way."""

@@ -12,7 +12,7 @@ from coldstart_nccl.schedule import Places, cut, fits, largest
 from coldstart.layout import Layout, Span, merged
 from coldstart.ports import Region, TransportSettings
 from coldstart.testing.memories import BytesMemory, layout_of
-from coldstart.testing.transfers import MIB, Landings, grant, payload, whole
+from coldstart.testing.transfers import MIB, Content, Landings, grant, payload, whole
 
 LAYOUT = layout_of(9 * MIB + 13, 1, 255, 3 * MIB, 700, *(1 + index % 7 for index in range(500)))
 
@@ -37,8 +37,8 @@ class Flat(BytesMemory):
         )
 
 
-def weights(memory: BytesMemory) -> bytes:
-    return memory.weights() if isinstance(memory, Flat) else payload(memory, memory.layout)
+def weights(memory: BytesMemory) -> Content:
+    return Content(memory.weights()) if isinstance(memory, Flat) else payload(memory, memory.layout)
 
 
 @pytest.mark.parametrize("into", [Flat, BytesMemory])

@@ -1,18 +1,13 @@
-"""The part of a Bus's contract that groups of ranks rely on: one verdict per question, written once.
-
-:class:`coldstart.testing.bus_contract.BusContract` has these tests, too; nothing needs to be done for them.
-"""
+"""One verdict per question of a group of ranks, written once."""
 
 from __future__ import annotations
-
-from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import pytest
 
 from coldstart.errors import BusError
 from coldstart.group import Answer, Paper, Tally, Verdict
-from coldstart.ports import Bus
+from coldstart.testing.bus_contract.base import BusSuite
 
 GROUP = "run-7"
 LEASE = 2.0
@@ -28,18 +23,8 @@ def paper(member: int, *answers: Answer, seconds: float = 30.0, **changes: objec
     return msgspec.structs.replace(usual, **changes)
 
 
-class BallotContract:
-    """See :class:`coldstart.testing.bus_contract.BusContract`, which implements ``buses`` and ``pass_time``."""
-
-    pytestmark = pytest.mark.anyio
-
-    def buses(self, count: int = 1) -> AbstractAsyncContextManager[tuple[Bus, ...]]:
-        """``count`` buses on one empty store."""
-        raise NotImplementedError
-
-    async def pass_time(self, seconds: float) -> None:
-        """Let ``seconds`` pass on the store's clock."""
-        raise NotImplementedError
+class Ballots(BusSuite):
+    """Votes, and the members that are not heard of any more."""
 
     async def test_a_question_is_open_until_everybody_has_said_yes(self) -> None:
         async with self.buses(2) as (one, two):

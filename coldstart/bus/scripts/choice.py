@@ -1,0 +1,134 @@
+"""Lua that says whether a source will do for a claim, and which of several is best.
+
+Decides the order of reasons and of ranks; ``coldstart.bus.choice`` says the same in Python. A claim is
+the table that the client has sent; a source is an advert with its slots in use. Whoever writes under
+this namespace may be of another version, or hostile, so every advert is looked at with care.
+"""
+
+from __future__ import annotations
+
+CHOICE = """
+local function wellformed(advert)
+  return type(advert) == 'table' and type(advert.transports) == 'table'
+    and type(advert.worker) == 'string' and type(advert.inbox) == 'string' and type(advert.incarnation) == 'string'
+    and type(advert.layout) == 'string' and type(advert.host) == 'string' and type(advert.device) == 'string'
+    and type(advert.generation) == 'number' and type(advert.slots) == 'number'
+    and type(advert.have) == 'number' and type(advert.total) == 'number'
+    and (advert.proof == nil or type(advert.proof) == 'number')
+end
+
+-- An advert with its slots in use; without advert where it is malformed.
+local function source_of(name, json)
+  local good, advert = pcall(cjson.decode, json or '')
+  if not good or not wellformed(advert) then
+    return {name = name, layout = good and type(advert) == 'table' and tostring(advert.layout) or ''}
+  end
+  return {name = name, json = json, advert = advert, layout = advert.layout, used = used(name)}
+end
+
+local function shares(mine, theirs)
+  if #mine == 0 then return true end
+  for _, name in ipairs(mine) do
+    for _, other in ipairs(theirs) do
+      if name == other then return true end
+    end
+  end
+  return false
+end
+
+-- Why a source will not do for a claim that has been in line for so many ms.
+local function unusable(claim, source, waited)
+  local advert = source.advert
+  if not advert then return 'malformed' end
+  if source.name == claim.worker then return 'excluded' end
+  for _, name in ipairs(claim.exclude) do
+    if source.name == name then return 'excluded' end
+  end
+  if advert.layout ~= claim.layout then return 'layout' end
+  if not shares(claim.transports, advert.transports) then return 'transports' end
+  if source.struck == nil then source.struck = struck(source.name, advert) end
+  if source.struck then return 'struck' end
+  if advert.have <= 0 then return 'empty' end
+  if advert.have <= claim.have and advert.have < advert.total then return 'behind' end
+  if source.used >= advert.slots then return 'busy' end
+  if source.used > 0 and waited < claim.share_ms then return 'shared' end
+end
+
+local function nearness(claim, advert)
+  if claim.host ~= '' and advert.host == claim.host then return 2 end
+  return claim.rack ~= '' and advert.rack == claim.rack and 1 or 0
+end
+
+local function rank(claim, source)
+  source.near = nearness(claim, source.advert)
+  source.load, source.free = source.used / source.advert.slots, source.advert.slots - source.used
+end
+
+-- Nearer first, then less loaded, then more free slots, then more chunks; 0 is a tie.
+local function compare(a, b)
+  if a.near ~= b.near then return a.near > b.near and 1 or -1 end
+  if a.load ~= b.load then return a.load < b.load and 1 or -1 end
+  if a.free ~= b.free then return a.free > b.free and 1 or -1 end
+  if a.advert.have ~= b.advert.have then return a.advert.have > b.advert.have and 1 or -1 end
+  return 0
+end
+"""
+
+SURVEY = """
+local best, skipped, busy
+
+local function judge(claim, waited, source)
+  local reason = unusable(claim, source, waited)
+  if reason then
+    busy = busy or reason == 'busy' or reason == 'shared'
+    if #skipped < MAX_SKIPS then skipped[#skipped + 1] = {source.name, reason, source.layout} end
+    return false
+  end
+  rank(claim, source)
+  local order = best[1] and compare(source, best[1]) or 1
+  if order > 0 then best = {source} elseif order == 0 then best[#best + 1] = source end
+  return true
+end
+
+-- Judge the live ones of these workers, or those up to the first that will do.
+local function look_at(claim, waited, names, first)
+  if #names == 0 then return end
+  local strikes = {}
+  for at, name in ipairs(names) do strikes[at] = prefix .. 'strike:' .. name end
+  local trusted = redis.call('EXISTS', unpack(strikes)) == 0
+  local ends = redis.call('ZMSCORE', prefix .. 'leases', unpack(names))
+  local adverts = redis.call('HMGET', prefix .. 'adverts', unpack(names))
+  for at, name in ipairs(names) do
+    if ends[at] and tonumber(ends[at]) > now then
+      local source = source_of(name, adverts[at])
+      if trusted then source.struck = false end
+      if judge(claim, waited, source) and first then return end
+    end
+  end
+end
+
+-- Sets best, skipped and busy: those preferred, then SCAN adverts, then more while none will do. Where there
+-- are more than SCAN, luck says at which to begin, in the order in which their leases end.
+local function survey(claim, waited)
+  best, skipped, busy = {}, {}, false
+  look_at(claim, waited, {unpack(claim.prefer, 1, math.min(#claim.prefer, MAX_PREFERRED))}, true)
+  if #best > 0 then return end
+  skipped, busy = {}, false
+  local leases = prefix .. 'leases'
+  local lapsed = redis.call('ZCOUNT', leases, '-inf', now)
+  local count = redis.call('ZCARD', leases) - lapsed
+  local start = count > SCAN and claim.luck % count or 0
+  for seen = 0, count - 1, SCAN do
+    local from, want = (start + seen) % count, math.min(SCAN, count - seen)
+    local workers = redis.call('ZRANGE', leases, lapsed + from, lapsed + from + want - 1)
+    if #workers < want then
+      local others = redis.call('ZRANGE', leases, lapsed, lapsed + want - #workers - 1)
+      for _, worker in ipairs(others) do workers[#workers + 1] = worker end
+    end
+    table.sort(workers)
+    look_at(claim, waited, workers, seen > 0)
+    -- Who stands in line is served when a source that was not looked at renews its advert.
+    if #best > 0 or (busy and claim.queue_ms > 0) then return end
+  end
+end
+"""
