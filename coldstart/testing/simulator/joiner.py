@@ -119,7 +119,7 @@ class JoinerHands:
                 self.process.post(events.ClaimDeferred(attempt, outcome.leader))
             case Conflicted():
                 self.process.post(events.TruthDisputed(attempt, outcome.roots))
-        early, transfer.early = transfer.early or (), None
+        early, transfer.early = transfer.early or (), [] if transfer.waiting else None
         for source, event in early:
             self._hear(transfer, source, event)
 
@@ -129,6 +129,9 @@ class JoinerHands:
             if transfer.ident == ident and not transfer.granted:
                 transfer.waiting = False
                 self._take(transfer, attempt, outcome)
+                early, transfer.early = transfer.early or (), None
+                for source, event in early:
+                    self._hear(transfer, source, event)
 
     def _take(self, transfer: Transfer, attempt: int, outcome: Granted) -> None:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
