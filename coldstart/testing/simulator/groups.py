@@ -99,9 +99,13 @@ class Groups:
         if path is not None and not path.yes and False in from_storage:
             promises.broken(TOGETHER, process, f"reads from peers: {path}")
         peers = accord.verdict(PEERS)
-        # A rank that was started anew after the verdict had no part in it.
-        if PEERS in accord.said and peers is not None and peers.yes and True in from_storage:
+        if peers is not None and peers.yes and True in from_storage and not self._anew(process):
             promises.broken(TOGETHER, process, f"reads storage: {peers}")
+
+    def _anew(self, process: Process) -> bool:
+        """Whether a rank took the place of a dead one, which may have had its part in verdicts."""
+        others = self.world.processes.values()
+        return any(other is not process and other.name == process.name and _together(other, process) for other in others)
 
     def excuses(self, process: Process, state: Failed) -> bool:
         """Whether a rank of its group, or the way to the store, is to blame that the group does not serve."""
