@@ -104,8 +104,8 @@ class Groups:
 
     def _anew(self, process: Process) -> bool:
         """Whether a rank took the place of a dead one, which may have had its part in verdicts."""
-        others = self.world.processes.values()
-        return any(other is not process and other.name == process.name and _together(other, process) for other in others)
+        namesakes = [other for other in self.world.processes.values() if other.name == process.name]
+        return any(other is not process and _together(other, process) for other in namesakes)
 
     def excuses(self, process: Process, state: Failed) -> bool:
         """Whether a rank of its group, or the way to the store, is to blame that the group does not serve."""
