@@ -10,8 +10,8 @@ To read the code, follow one cold start through the files: ``layout`` and ``iden
 moved, and what it is called), ``events`` and ``effects`` (what can happen, what can be asked
 for), ``phases`` from ``states`` to ``serve``, ``machine`` and ``source`` (the two machines),
 ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and ``lending`` (perform what
-the machines ask for; what goes over the bus is in ``claiming`` and ``truths``, how fast it came in
-``links``), ``node`` (one worker's parts, connected), ``wiring``, ``session`` and ``replica``
+the machines ask for; what goes over the bus is in ``claiming``, ``truths`` and ``voting``, how
+fast it came in ``links``), ``node`` (one worker's parts, connected), ``wiring``, ``session`` and ``replica``
 (adapters, life cycle, API).
 """
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from coldstart.errors import SkeletonError as SkeletonError
     from coldstart.errors import TruthConflict as TruthConflict
     from coldstart.errors import UnknownPlugin as UnknownPlugin
+    from coldstart.group import Group as Group
     from coldstart.identity import Rank as Rank
     from coldstart.phases.states import Phase as Phase
     from coldstart.replica import Replica as Replica
@@ -50,6 +51,7 @@ _HOME = {
     "ColdStartFailed": "errors",
     "ColdstartError": "errors",
     "ConfigError": "errors",
+    "Group": "group",
     "IntegrityError": "errors",
     "Phase": "phases.states",
     "PluginUnavailable": "errors",
@@ -72,6 +74,7 @@ __all__ = [
     "ColdStartFailed",
     "ColdstartError",
     "ConfigError",
+    "Group",
     "IntegrityError",
     "Phase",
     "PluginUnavailable",

@@ -117,7 +117,8 @@ class Claiming:
         self.post(await self._event_of(outcome, attempt, transfer))
         if transfer.source is None and not transfer.waiting:
             self._transfers.pop(attempt, None)
-        early, transfer.early = transfer.early or (), None
+        # Whoever stands in line asks again, and a source may be faster than that answer, too.
+        early, transfer.early = transfer.early or (), [] if transfer.waiting else None
         for letter in early:
             self._hear(attempt, transfer, letter)
 
@@ -128,6 +129,9 @@ class Claiming:
                 transfer.waiting = False
                 if not transfer.granted:
                     self.post(self._taken(outcome, attempt, transfer))
+                    early, transfer.early = transfer.early or (), None
+                    for letter in early:
+                        self._hear(attempt, transfer, letter)
                 return
         logger().warning("stray grant dropped", transfer=ident)
 

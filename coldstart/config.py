@@ -6,6 +6,7 @@ must not import what it configures. ``replica.py`` uses the result.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 import msgspec
 
 from coldstart.errors import ConfigError
+from coldstart.group import Group
+from coldstart.group import checked as checked_group
 from coldstart.plan import Limits
 
 PREFIX = "COLDSTART_"
@@ -41,7 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
         cache: where link rates are kept from one process to the next; empty: the user's cache
             directory; ``none``: nowhere, and links are not probed.
-        patience, answer, stall, sources, follow, storage_stall, whole_load, drain: see :class:`coldstart.plan.Limits`.
+        patience, answer, stall, sources, follow, storage_stall, whole_load, presence, drain: see
+            :class:`coldstart.plan.Limits`.
     """
 
     redis: str = ""
@@ -66,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     follow: float = Limits().follow
     storage_stall: float = Limits().storage_stall
     whole_load: float = Limits().whole_load
+    presence: float = Limits().presence
     drain: float = Limits().drain
 
     @property
@@ -79,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             follow=self.follow,
             storage_stall=self.storage_stall,
             whole_load=self.whole_load,
+            presence=self.presence,
             drain=self.drain,
         )
 
@@ -123,6 +129,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "patience": (0, _DAY),
     "follow": (0, _DAY),
     "drain": (0, _DAY),
+    "presence": (0.1, _DAY),
     **dict.fromkeys(("io_seconds", "lease", "build", "answer", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),
 }
 """Least and most of each number; within these nothing overflows."""
@@ -167,6 +174,44 @@ def environment(kept: Sequence[str] = ()) -> dict[str, str]:
     """This process's environment for a child, without the settings in it but for those named."""
     names = {PREFIX + field.upper() for field in kept}
     return {name: value for name, value in os.environ.items() if name in names or not name.startswith(PREFIX)}
+
+
+def torchrun(environ: Mapping[str, str] | None = None, *, required: bool = False) -> Group | None:
+    """This process's place among the ranks that torchrun started, by torchrun's own variables.
+
+    The group's name is that of this start: the run, how often it was restarted, and where its rank 0 is. A
+    run without ``--rdzv-id`` has no name of its own; on one host the agent's directory tells it from others.
+    None outside of torchrun, and where nothing names this start.
+
+    Raises:
+        ConfigError: there is no group although it is ``required``; a variable is malformed.
+    """
+    environment = os.environ if environ is None else environ
+    run = environment.get("TORCHELASTIC_RUN_ID")
+    if run is None:
+        if required:
+            raise ConfigError("torchrun did not start this process: TORCHELASTIC_RUN_ID is not set")
+        return None
+    index, size = _count(environment, "RANK"), _count(environment, "WORLD_SIZE")
+    names = ("TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+    start = [run, *(environment.get(name, "") for name in names)]
+    if run in ("", "none"):
+        # .../<directory of this start>/attempt_<n>/<rank>/error.json
+        file = environment.get("TORCHELASTIC_ERROR_FILE", "")
+        if not file or _count(environment, "LOCAL_WORLD_SIZE") != size:
+            if required:
+                raise ConfigError("torchrun has given this start no name", advice="give it a new --rdzv-id each time")
+            return None
+        start.append(str(Path(file).parent.parent))
+    name = hashlib.blake2b("\0".join(start).encode(), digest_size=12).hexdigest()
+    return checked_group(Group(f"torchrun-{name}", size, index))
+
+
+def _count(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{name} is {text!r}, which is not a number", advice="it is torchrun's to set")
+    return int(text)
 
 
 def otlp_endpoint() -> str:

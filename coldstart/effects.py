@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from coldstart.events import Timer
+from coldstart.group import Question
 from coldstart.plan import Chunks
 from coldstart.ports import Advert
 
@@ -154,6 +155,14 @@ class Check(Effect, frozen=True):
 
 class Resign(Effect, frozen=True):
     """Give up the loader's lease. Not answered."""
+
+
+class Vote(Effect, frozen=True):
+    """Answer a question of our group. Answered by GroupHeard when it is decided, or by GroupLost."""
+
+    question: Question
+    yes: bool
+    reason: str = ""
 
 
 class StartLending(Effect, frozen=True):

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from coldstart.group import Verdict
 from coldstart.links.rates import Passage
 from coldstart.plan import Chunks
 from coldstart.ports import Advert, Skip
@@ -30,6 +31,7 @@ class Timer(StrEnum):
     RENEW = "renew"
     GRANT = "grant"
     TELL = "tell"
+    GROUP = "group"
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
@@ -240,6 +242,22 @@ class CheckFailed(AttemptEvent, frozen=True):
 
 class Drained(Event, frozen=True):
     """The source side is closed."""
+
+
+class GroupEvent(Event, frozen=True):
+    """Base of what is heard of our group; it may come in any state but the first."""
+
+
+class GroupHeard(GroupEvent, frozen=True):
+    """These questions are decided, for all ranks."""
+
+    verdicts: tuple[Verdict, ...]
+
+
+class GroupLost(GroupEvent, frozen=True):
+    """The group's record has been out of reach for so long that the other ranks count us as gone."""
+
+    reason: str
 
 
 # ---------------------------------------------------------------------------------------- source

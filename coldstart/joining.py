@@ -22,6 +22,7 @@ from coldstart.claiming import Claiming
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError
 from coldstart.events import Event
+from coldstart.group import READY
 from coldstart.identity import Truth
 from coldstart.landing import Landing
 from coldstart.layout import Span
@@ -31,6 +32,7 @@ from coldstart.plan import Chunks, spans_of
 from coldstart.ports import Digester, Landed, Memory, Routing, Transport
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
+from coldstart.voting import Voting
 
 
 class Storage(Protocol):
@@ -73,6 +75,7 @@ class Joining:
         claiming, truths: its dealings over the bus.
         transports: those that can serve this device, in order of preference.
         links: how fast each was, from whom.
+        voting: its dealings with its group, if it has one.
 
     ``post`` queues an event for the joiner's machine, ``post_to_source`` for the source's; both are
     set by whoever connects the parts.
@@ -85,9 +88,11 @@ class Joining:
         truths: Truths,
         transports: Mapping[str, Transport],
         links: Links,
+        voting: Voting | None = None,
     ) -> None:
         self._target = target
         self._claiming, self._truths = claiming, truths
+        self._voting = voting
         self._transports, self._links = transports, links
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
@@ -147,6 +152,8 @@ class Joining:
                 await self._claiming.strike(effect)
             case effects.Resign():
                 await self._claiming.resign()
+            case effects.Vote():
+                await self._vote(effect)
             case effects.StartLending():
                 self.post_to_source(events.LendingStarted())
             case effects.StopLending():
@@ -321,6 +328,16 @@ class Joining:
         truth, chunks = self._truths.known, range(self._target.memory.layout.chunks)
         return truth is not None and all(self._digests.get(chunk) == truth.digest(chunk) for chunk in chunks)
 
+    async def _vote(self, effect: effects.Vote) -> None:
+        """Give the answer; until the group may serve, followers of ours go on waiting for us."""
+        assert self._voting is not None, "only a rank of a group is asked"
+        if effect.question == READY and effect.yes:
+            async with beside(self._claiming.keep_lead):
+                await self._voting.vote(effect)
+                await self._voting.settled.wait()
+        else:
+            await self._voting.vote(effect)
+
 
 async def _outcome(move: Callable[[Landed], Awaitable[None]], landed: Landed) -> str:
     """Move the bytes; returns why it ended, or nothing."""
@@ -356,5 +373,7 @@ def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
             return events.TruthUnpublished(attempt, reason)
         case effects.Check(attempt=attempt):
             return events.CheckFailed(attempt, reason)
+        case effects.Vote():
+            return events.GroupLost(reason)
         case _:
             return None

@@ -1,9 +1,9 @@
 """The joiner's state machine: the phases' pages joined into one total table.
 
-``step(state, event, at)`` is the whole machine: pure, no clock, no I/O. It decides two things
-that hold in every state: events of older attempts are stale, and an event that a page calls
-illegal is a bug of ours. What each event means is on the pages in ``phases/``; the other side
-of a transfer is ``source.py``; ``runner.py`` drives both.
+``step(state, event, at)`` is the whole machine: pure, no clock, no I/O. It decides three things
+that hold in every state: events of older attempts are stale, a verdict of our group concerns us
+wherever we are, and an event that a page calls illegal is a bug of ours. What each event means is
+on the pages in ``phases/``; the other side of a transfer is ``source.py``; ``runner.py`` drives both.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from coldstart.effects import Effect, Release, Resign
 from coldstart.errors import IllegalTransition
-from coldstart.events import AttemptEvent, Event, LoaderElected, SourceClaimed
-from coldstart.phases import discover, fallback, handshake, serve, transfer, verify
+from coldstart.events import AttemptEvent, Event, GroupEvent, LoaderElected, SourceClaimed
+from coldstart.group import Accord, Group
+from coldstart.phases import agree, discover, fallback, handshake, serve, transfer, verify
 from coldstart.phases.states import PHASE_OF, Failed, Gone, Idle, Journey, Move, Page, Phase, State
 from coldstart.plan import Limits
 
@@ -22,6 +23,7 @@ PAGES: Mapping[type[State], Page] = {
     for page in (
         *discover.PAGES,
         *handshake.PAGES,
+        *agree.PAGES,
         *transfer.PAGES,
         *fallback.PAGES,
         *verify.PAGES,
@@ -30,9 +32,9 @@ PAGES: Mapping[type[State], Page] = {
 }
 
 
-def initial(limits: Limits) -> State:
-    """A joiner before it starts."""
-    return Idle(Journey(limits))
+def initial(limits: Limits, group: Group | None = None) -> State:
+    """A joiner before it starts; a group of one is none."""
+    return Idle(Journey(limits, accord=Accord(group) if group is not None and group.size > 1 else None))
 
 
 def step(state: State, event: Event, at: float) -> Move:
@@ -46,6 +48,8 @@ def step(state: State, event: Event, at: float) -> Move:
     """
     if isinstance(event, AttemptEvent) and event.attempt < state.journey.attempt:
         return state, _stale(event)
+    if isinstance(event, GroupEvent) and not isinstance(state, Idle):
+        return agree.told(state, event, at)
     page = PAGES[type(state)]
     kind = type(event)
     handler = page.handled.get(kind)
@@ -86,6 +90,7 @@ EDGES = (
     (Phase.HANDSHAKE, Phase.TRANSFER),
     (Phase.HANDSHAKE, Phase.DISCOVER),
     (Phase.HANDSHAKE, Phase.FALLBACK),
+    (Phase.HANDSHAKE, Phase.FAILED),
     (Phase.TRANSFER, Phase.VERIFY),
     (Phase.TRANSFER, Phase.DISCOVER),
     (Phase.TRANSFER, Phase.FALLBACK),

@@ -27,6 +27,7 @@ from coldstart.events import (
     WeightsChanged,
     WeightsSettled,
 )
+from coldstart.group import Group
 from coldstart.identity import Shard, lineage
 from coldstart.joining import Joining, Target
 from coldstart.journal import Journal
@@ -35,11 +36,12 @@ from coldstart.links.memory import Links
 from coldstart.mail import Mail
 from coldstart.phases.states import State
 from coldstart.plan import Limits
-from coldstart.ports import Bus, Transport
+from coldstart.ports import Bus, Consensus, Transport
 from coldstart.runner import Observer, Runner
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
+from coldstart.voting import Voting
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -81,6 +83,7 @@ class Node:
         carrier: the current trace context.
         observers: told of each step of the joiner's machine; ``lend_observers`` of the source's.
         chance: where everything random comes from.
+        group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class Node:
         observers: Sequence[Observer[State]],
         lend_observers: Sequence[Observer[Source]],
         chance: Random | None = None,
+        group: Group | None = None,
+        consensus: Consensus | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
@@ -106,7 +111,10 @@ class Node:
         links = means.links or Links(None, target.memory.device)
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(station, truths, names, carrier, favours, means.host, means.rack)
-        self._joining = Joining(target, self._claiming, truths, means.transports, links)
+        self._voting: Voting | None = None
+        if group is not None and group.size > 1:
+            self._voting = Voting(group, station, policy.limits, consensus)
+        self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
         self._lending = Lending(
             station,
             target.memory,
@@ -121,7 +129,7 @@ class Node:
         journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None
         told: tuple[Observer[State], ...] = (*observers,) if journal is None else (*observers, journal)
         self.joiner: Runner[State] = Runner(
-            machine.initial(policy.limits), machine.step, machine.ended, self._joining.perform, told
+            machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told
         )
         self.source: Runner[Source] = Runner(
             Source(terms), source.step, _closed, self._lending.perform, lend_observers
@@ -129,6 +137,9 @@ class Node:
         self._claiming.post = self._joining.post = self._lending.post_to_joiner = self.joiner.post
         self._lending.post = self._joining.post_to_source = self.source.post
         self.parts: tuple[Part, ...] = (self.joiner.run, self.source.run, links.run)
+        if self._voting is not None:
+            self._voting.post = self.joiner.post
+            self.parts += (self._voting.run,)
         if means.bus is not None and journal is not None:
             self.parts += (self._mail(means.bus, station).run, journal.run)
 
@@ -172,6 +183,8 @@ class Node:
         """Part what is tied in circles, so that the weights' memory is free as soon as nobody holds the module."""
         self._claiming.post = self._joining.post = self._joining.post_to_source = _nowhere
         self._lending.post = self._lending.post_to_joiner = _nowhere
+        if self._voting is not None:
+            self._voting.post = _nowhere
         self.parts = ()
         self.joiner.forget()
         self.source.forget()

@@ -87,6 +87,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         storage_stall: a storage read in which nothing lands for so long has failed.
         whole_load: a loader that brings everything at its end, with no progress before, takes at most this.
         check: the final self-check takes at most this.
+        presence: a rank of a group that is not heard of for so long counts as a no; the others are waited for
+            as long as ``follow``.
         drain: transfers in flight may go on for so long after a drain is asked for.
     """
 
@@ -102,6 +104,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storage_stall: float = 30.0
     whole_load: float = 600.0
     check: float = 60.0
+    presence: float = 10.0
     drain: float = 10.0
 
 

@@ -17,6 +17,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from coldstart.group import Paper, Tally
 from coldstart.identity import Rank as Rank
 from coldstart.layout import Layout, Span
 
@@ -636,6 +637,15 @@ class Bus(Protocol):
         """Append to the shard's journal stream (bounded), in order."""
         ...
 
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        """Say what a rank has to say to its group, and that it lives; returns what has been decided.
+
+        A verdict is written once: yes when ``paper.size`` members have said yes, no as soon as one says
+        no, or when somebody answers after a member was not heard of for ``paper.seconds``. A quarter of
+        that in which nobody was heard is held against nobody. Idempotent.
+        """
+        ...
+
     async def shards(self) -> Sequence[str]:
         """Keys of all shards that had an advert lately."""
         ...
@@ -645,3 +655,17 @@ class Bus(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+# ------------------------------------------------------------------------------------- consensus
+
+
+class Consensus(Protocol):
+    """A host's own way to have its ranks agree, such as a collective of its process group."""
+
+    async def all_agree(self, question: str, yes: bool, seconds: float) -> bool:
+        """Whether every rank says yes to ``question``; every rank is asked the same ones in the same order.
+
+        Ends within ``seconds``. May raise anything when a rank is gone; it is not asked again then.
+        """
+        ...

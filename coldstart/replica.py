@@ -15,16 +15,17 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
 from coldstart import config
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
+from coldstart.group import Group, checked
 from coldstart.identity import Rank, is_id
 from coldstart.phases.states import Phase
-from coldstart.ports import Bus
+from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
 from coldstart.wiring import Wired
@@ -138,6 +139,8 @@ async def join(
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
+    group: Group | Literal["torchrun"] | None = None,
+    consensus: Consensus | None = None,
     revision: str = "",
     worker: str = "",
     redis: str | None = None,
@@ -151,11 +154,17 @@ async def join(
     Args:
         checkpoint: directory with safetensors (one file or sharded) and, for ``transformers``,
             ``config.json``; or one safetensors file.
-        skeleton: name of an installed builder, a builder, or a function that makes the module;
+        skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
+            if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture, if installed.
         dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own.
         device: ``cpu`` or ``cuda[:N]``.
         rank: coordinates in a group; only equal ranks exchange weights.
+        group: the ranks that start together and act as one: they take one path, and serve together or not at
+            all. ``torchrun`` reads it from the environment; so does None where ``rank`` is given and torchrun
+            has started this process. A group of size 1 is none.
+        consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
+            checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
         worker: this worker's name, unique in the fleet; made from host and process id if empty.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
@@ -169,7 +178,8 @@ async def join(
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
-    async with _replica(order, worker, redis, settings, bus, on_progress) as replica:
+    ranks = _Ranks(_group(group, rank), consensus)
+    async with _replica(order, worker, redis, settings, bus, on_progress, ranks) as replica:
         if wait:
             await replica.ready()
         yield replica
@@ -202,9 +212,25 @@ async def lend(
         ConfigError, ColdStartFailed: as :func:`join`.
     """
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
-    async with _replica(order, worker, redis, settings, bus, None) as replica:
+    async with _replica(order, worker, redis, settings, bus, None, _Ranks()) as replica:
         await replica.ready()
         yield replica
+
+
+class _Ranks(NamedTuple):
+    """The group that a replica is one rank of, if any."""
+
+    group: Group | None = None
+    consensus: Consensus | None = None
+
+
+def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Group | None:
+    """The group that was asked for; torchrun's where that has started us and the host tells its rank."""
+    if isinstance(asked, Group):
+        return checked(asked)
+    if asked is None and rank is None:
+        return None
+    return config.torchrun(required=asked is not None)
 
 
 class _Order(NamedTuple):
@@ -233,6 +259,7 @@ async def _replica(
     settings: Settings | None,
     bus: Bus | None,
     on_progress: Callable[[Progress], None] | None,
+    ranks: _Ranks,
 ) -> AsyncIterator[Replica]:
     """A replica under way; it is left, or closed after an error, when the block ends."""
     name = worker or _own_name()
@@ -241,7 +268,7 @@ async def _replica(
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(order.build, name, order.device, chosen, bus, on_progress)
+    session = Session(order.build, name, order.device, chosen, bus, on_progress, ranks.group, ranks.consensus)
     session.begin()
     try:
         yield Replica(name, session)

@@ -23,6 +23,8 @@ from coldstart.events import (
     TruthReceived,
     TruthUnpublished,
 )
+from coldstart.group import Accord, Verdict
+from coldstart.group import Path as GroupPath
 from coldstart.layout import Layout
 from coldstart.links.rates import Floors, Moved, Origin, Passage, joined, shortfalls
 from coldstart.machine import phase_of
@@ -62,6 +64,20 @@ class Mark(msgspec.Struct, frozen=True):
     source: str = ""
 
 
+class GroupReport(msgspec.Struct, frozen=True):
+    """What a rank's group decided. ``path`` is the same in all ranks that heard the same verdicts, and empty
+    where none was heard; ``waited`` is in seconds; ``alone`` says why nothing was agreed, the last time it was not.
+    """
+
+    name: str
+    size: int
+    index: int
+    path: GroupPath
+    verdicts: tuple[Verdict, ...]
+    waited: float
+    alone: str = ""
+
+
 class Report(msgspec.Struct, frozen=True):
     """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
 
@@ -74,7 +90,8 @@ class Report(msgspec.Struct, frozen=True):
     head of the first transfer), or a ``transfer``, ``link_age`` seconds ago; 0 and ``none`` where nothing was measured.
     ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
     were missed, and by how much.
-    ``detours`` says why each path was left; ``skipped`` which workers were passed over and why.
+    ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
+    None for a worker that is in none.
     """
 
     worker: str
@@ -104,6 +121,7 @@ class Report(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     root: str
     error: str | None = None
+    group: GroupReport | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -284,6 +302,7 @@ class Recorder:
             warnings=tuple(words for each in passages for words in shortfalls(each, self._floors)),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
+            group=_grouped(journey.accord) if journey and journey.accord else None,
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:
@@ -306,8 +325,17 @@ def failure(report: Report, state: Failed) -> ColdstartError:
             return SkeletonError(what, advice="the bytes are right, the skeleton builder is not")
         case Failure.MEMORY:
             return IntegrityError(what, advice="start the worker anew")
+        case Failure.GROUP:
+            return ColdStartFailed(what, advice="start the whole group anew, under another name")
         case Failure.STORAGE:
             return ColdStartFailed(what, advice="; ".join(state.journey.detours[:-1]))
+
+
+def _grouped(accord: Accord) -> GroupReport:
+    group = accord.group
+    return GroupReport(
+        group.name, group.size, group.index, accord.path, accord.verdicts, accord.waited, accord.alone
+    )
 
 
 def _path(peer: int, storage: int) -> Path:

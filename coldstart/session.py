@@ -17,9 +17,10 @@ from anyio.abc import TaskGroup
 from coldstart import machine, wiring
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError, ColdStartFailed
+from coldstart.group import Group
 from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
-from coldstart.ports import Bus
+from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, failure
 from coldstart.runner import Entry
 from coldstart.source import Source
@@ -49,12 +50,14 @@ class Session:
         settings: Settings,
         bus: Bus | None,
         tell: Callable[[Progress], None] | None,
+        group: Group | None = None,
+        consensus: Consensus | None = None,
     ) -> None:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
         self.error: Exception | None = None
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
-        self._tell = tell
+        self._tell, self._group, self._consensus = tell, group, consensus
         self._told = 0.0
         self._began = anyio.current_time()
         self._over = anyio.Event()
@@ -137,6 +140,8 @@ class Session:
                 self._began,
                 self._observe,
                 self._lend_observe,
+                self._group,
+                self._consensus,
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")

@@ -20,7 +20,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from coldstart.effects import CloseGrant, OpenOffer
-from coldstart.events import PullEnded
+from coldstart.events import GroupHeard, PullEnded
 from coldstart.links.rates import Floors, Passage, joined, shortfalls
 from coldstart.machine import phase_of
 from coldstart.phases.states import Failed, Handshaking, Journey, Loading, Phase, State
@@ -122,6 +122,9 @@ class JoinerTrace:
         if before is not after:
             self._log_phase(before, after, journey)
         self._note_detours(journey)
+        if isinstance(entry.event, GroupHeard):
+            for verdict in entry.event.verdicts:
+                self._root.add_event("verdict", {"coldstart.verdict": str(verdict)})
         if after in (Phase.SERVE, Phase.FAILED, Phase.GONE):
             self._end(entry.after)
 

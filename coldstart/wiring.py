@@ -19,12 +19,13 @@ import anyio.to_thread
 from coldstart import registry
 from coldstart.config import Settings
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
+from coldstart.group import Group
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
-from coldstart.ports import Bus, Link, Preparing, Transport, TransportSettings
+from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
 from coldstart.report import Recorder
 from coldstart.runner import Observer
 from coldstart.source import Source
@@ -86,6 +87,8 @@ async def wire(
     began: float,
     observe: Observer[State],
     lend_observe: Observer[Source],
+    group: Group | None = None,
+    consensus: Consensus | None = None,
 ) -> Wired:
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
@@ -94,6 +97,7 @@ async def wire(
         bus: the caller's own; else one is opened as the settings say.
         began: monotonic seconds at which the cold start began.
         observe: told of each step of the joiner, after report and trace; ``lend_observe`` of the source.
+        group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
     """
     async with AsyncExitStack() as resources:
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
@@ -118,6 +122,8 @@ async def wire(
             carrier=trace.carrier,
             observers=(recorder, trace, observe),
             lend_observers=(lend_trace, lend_observe),
+            group=group,
+            consensus=consensus,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 

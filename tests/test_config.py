@@ -10,6 +10,7 @@ import pytest
 from coldstart import config
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
+from coldstart.identity import Rank
 from coldstart.plan import Limits
 
 EVERYTHING: Mapping[str, tuple[str, object]] = {
@@ -35,6 +36,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "follow": ("11", 11.0),
     "storage_stall": ("33", 33.0),
     "whole_load": ("700", 700.0),
+    "presence": ("7.5", 7.5),
     "drain": ("0", 0.0),
 }
 
@@ -149,3 +151,72 @@ def test_traces_go_by_opentelemetrys_own_variables(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     assert (config.otlp_endpoint(), config.otlp_protocol()) == ("http://traces:4318", "http/protobuf")
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "job-7",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_x/none_y/attempt_0/3/error.json",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "4",
+}
+
+
+def named(**changes: str) -> str:
+    group = config.torchrun({**TORCHRUN, **changes})
+    assert group is not None
+    return group.name
+
+
+def test_torchruns_variables_make_a_group_that_is_the_same_in_all_ranks_of_a_start() -> None:
+    group = config.torchrun(TORCHRUN)
+    assert group is not None
+    assert (group.size, group.index) == (4, 3)
+    assert group.tensor_parallel == Rank(tp=3, tp_size=4)
+    other = "/tmp/torchelastic_x/none_y/attempt_0/1/error.json"
+    assert named(RANK="1", TORCHELASTIC_ERROR_FILE=other) == group.name
+    unnamed = named(TORCHELASTIC_RUN_ID="none")
+    assert named(TORCHELASTIC_RUN_ID="none", RANK="1", TORCHELASTIC_ERROR_FILE=other) == unnamed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"TORCHELASTIC_RUN_ID": "job-8"},
+        {"TORCHELASTIC_RESTART_COUNT": "1"},
+        {"MASTER_ADDR": "10.0.0.2"},
+        {"TORCHELASTIC_RUN_ID": "none"},
+    ],
+)
+def test_another_start_has_another_name(changes: dict[str, str]) -> None:
+    assert named(**changes) != named()
+
+
+def test_a_start_on_one_host_without_a_name_is_told_from_the_next() -> None:
+    later = "/tmp/torchelastic_x/none_z/attempt_0/3/error.json"
+    assert named(TORCHELASTIC_RUN_ID="none") != named(TORCHELASTIC_RUN_ID="none", TORCHELASTIC_ERROR_FILE=later)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"RANK": "x"}, "RANK is 'x'"),
+        ({"RANK": "4"}, "rank 4 of 4"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''"),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}, "no name"),
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_ERROR_FILE": ""}, "no name"),
+    ],
+)
+def test_what_torchrun_should_have_said_is_asked_for(changes: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        config.torchrun({**TORCHRUN, **changes}, required=True)
+
+
+def test_outside_of_torchrun_there_is_no_group_unless_one_is_asked_for() -> None:
+    assert config.torchrun({"RANK": "1"}) is None
+    assert config.torchrun({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}) is None
+    with pytest.raises(ConfigError, match="did not start this process"):
+        config.torchrun({"RANK": "1"}, required=True)

@@ -11,6 +11,7 @@ from coldstart.claiming import LEAD_SECONDS
 from coldstart.errors import ColdStartFailed, TransportError, TruthConflict
 from coldstart.phases.states import Abandoning, Checking, Loading, Serving, Transferring, Waiting
 from coldstart.plan import Limits
+from coldstart.ports import Claim, ClaimOutcome, Deferred
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import (
     CHUNK,
@@ -290,3 +291,23 @@ async def test_an_idle_source_is_withdrawn_before_it_says_that_it_is_drained() -
         await a.lends()
         await a.drain()
         assert await MemoryBus(workers.store).adverts(SHARD.key) == ()
+
+
+class _OnceBusy(TroubledBus):
+    """Its first claim finds every source busy, and has no place in line."""
+
+    async def claim(self, claim: Claim) -> ClaimOutcome:
+        if "claim" in self.calls:
+            return await super().claim(claim)
+        self.calls.append("claim")
+        return Deferred("", "", "")
+
+
+async def test_an_offer_that_is_faster_than_the_answer_to_a_repeated_claim_is_heard() -> None:
+    async with fleet() as workers:
+        await workers.start("source").lends()
+        bus = _OnceBusy(workers.store)
+        bus.late = 0.3
+        report = await workers.start("joiner", bus=bus).ready()
+        assert report.sources == ("source",)
+        assert not report.detours

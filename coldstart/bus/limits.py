@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coldstart.errors import BusError
+from coldstart.group import MAX_REASON, Paper
 from coldstart.identity import MAX_TRUTH_BYTES, is_id
 from coldstart.ports import Claim
 
@@ -62,6 +63,11 @@ NONCE_SECONDS = 120.0
 SHARD_SECONDS = 3600.0
 """What ``shards()`` calls lately; also the life of a strike, renewed by every advert that it still concerns."""
 
+GROUP_SECONDS = 3600.0
+"""Life of a group's record after the last paper of any of its ranks."""
+
+MAX_ANSWERS = 16
+
 
 def check_ids(**names: str) -> None:
     """Refuse names that could leave their place in a key."""
@@ -108,3 +114,18 @@ def queue_seconds(claim: Claim) -> float:
     names = (claim.transfer, claim.worker, claim.inbox, *claim.exclude, *claim.transports, *claim.prefer)
     size = len(claim.hello) + sum(map(len, names))
     return claim.queue_seconds if size <= MAX_WAITING_BYTES else 0.0
+
+
+def check_paper(group: str, paper: Paper) -> None:
+    """Refuse a vote that could leave its place in a key or fill the record."""
+    check_ids(group=group, member=paper.member, incarnation=paper.incarnation)
+    if len(paper.answers) + len(paper.heard) > MAX_ANSWERS:
+        raise BusError(f"a paper with more than {MAX_ANSWERS} answers and verdicts is over the limit")
+    said = [(answer.question, answer.reason) for answer in paper.answers]
+    for question, reason in (*said, *((verdict.question, verdict.reason) for verdict in paper.heard)):
+        check_ids(question=question)
+        if len(reason) > MAX_REASON:
+            raise BusError(f"a reason of {len(reason)} characters is over the limit of {MAX_REASON}")
+    for verdict in paper.heard:
+        if verdict.by:
+            check_ids(member=verdict.by)

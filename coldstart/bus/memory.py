@@ -16,9 +16,10 @@ import anyio
 import anyio.lowlevel
 
 from coldstart.bus.ledger import Ledger
-from coldstart.bus.limits import check_claim, check_digests, check_ids, check_letter, check_truth
+from coldstart.bus.limits import check_claim, check_digests, check_ids, check_letter, check_paper, check_truth
 from coldstart.bus.shard import Shard
 from coldstart.errors import BusError
+from coldstart.group import Paper, Tally
 from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 
@@ -184,6 +185,11 @@ class MemoryBus:
             check_letter(entry, "journal entry")
         await self._call("record")
         self._ledger.record(shard, entries)
+
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        check_paper(group, paper)
+        await self._call("vote")
+        return self._ledger.vote(group, paper)
 
     async def shards(self) -> Sequence[str]:
         await self._call("shards")

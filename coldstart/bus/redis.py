@@ -18,14 +18,23 @@ from typing import Self
 import anyio
 import msgspec
 
-from coldstart.bus import replies, scripts
+from coldstart.bus import polls, replies, scripts
 from coldstart.bus.address import parse
 from coldstart.bus.calls import Calls
 from coldstart.bus.connections import Routes, Server, Word
 from coldstart.bus.description import Description, described
 from coldstart.bus.ear import Ear, Streams
-from coldstart.bus.limits import check_claim, check_digests, check_ids, check_letter, check_truth, queue_seconds
+from coldstart.bus.limits import (
+    check_claim,
+    check_digests,
+    check_ids,
+    check_letter,
+    check_paper,
+    check_truth,
+    queue_seconds,
+)
 from coldstart.errors import BusError, ConfigError
+from coldstart.group import Paper, Tally
 from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 CALL_SECONDS = 2.0
@@ -187,6 +196,11 @@ class RedisBus:
         for entry in entries:
             check_letter(entry, "journal entry")
         await self._on_shard(scripts.RECORD, shard, *entries)
+
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        check_paper(group, paper)
+        prefix = f"{self._namespace}:{{{group}}}:"
+        return polls.tally(await self._calls.run(polls.VOTE, f"{prefix}verdicts", *polls.words(prefix, paper)))
 
     async def shards(self) -> Sequence[str]:
         reply = await self._calls.run(scripts.SHARDS, self._index)

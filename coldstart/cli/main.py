@@ -76,6 +76,13 @@ def worker(
     host: Annotated[str | None, typer.Option(help="Address at which peers reach this worker.")] = None,
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from this worker at one time.")] = None,
     lend_gbps: Annotated[float | None, typer.Option(help="Cap on what this worker sends, in GB/s; 0: none.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Group that this worker is a rank of; another name at each start of it."),
+    ] = None,
+    group_size: Annotated[int, typer.Option(help="Ranks in the group.")] = 1,
+    group_index: Annotated[int, typer.Option(help="This rank, from 0.")] = 0,
+    torchrun: Annotated[bool, typer.Option("--torchrun", help="Group, size and rank are what torchrun says.")] = False,
     once: Annotated[
         bool, typer.Option("--once", help="Leave when the weights are verified, instead of lending.")
     ] = False,
@@ -85,12 +92,17 @@ def worker(
     """Cold-start one worker, then lend its weights until SIGTERM or Ctrl-C.
 
     Weights come from a peer that has them, or from the checkpoint. Progress is a bar on a terminal,
-    plain lines in a pipe, and one JSON object a line with --json.
+    plain lines in a pipe, and one JSON object a line with --json. The ranks of a group are taken for one
+    tensor-parallel model: each exchanges weights with its counterparts, and they serve together or not at all.
     """
     from coldstart.cli import worker as module
+    from coldstart.cli.ranks import group_of
 
     settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
-    asked = module.Asked(checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose)
+    ranks = group_of(group, group_size, group_index, torchrun=torchrun)
+    asked = module.Asked(
+        checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose, group=ranks
+    )
     module.run(asked, settings)
     if once:
         _be_heard()
@@ -218,6 +230,7 @@ def simulate(
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from a worker at one time.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds a joiner may lose before it reads storage.")] = None,
     strikes: Annotated[int | None, typer.Option(help="Faults in one run.")] = None,
+    group_size: Annotated[int | None, typer.Option(help="Ranks that start together and act as one.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show every step; of one seed.")] = False,
     json: Json = False,
 ) -> None:
@@ -230,7 +243,17 @@ def simulate(
     from coldstart.cli.simulate_words import Asked, faults_of, seeds_of
 
     asked = Asked(
-        workers, faults_of(faults), chunks, chunk_mib, spread, storage_gbps, link_gbps, slots, patience, strikes
+        workers,
+        faults_of(faults),
+        chunks,
+        chunk_mib,
+        spread,
+        storage_gbps,
+        link_gbps,
+        slots,
+        patience,
+        strikes,
+        group_size,
     )
     module.run(asked, seeds_of(seeds), jobs=jobs, journal=journal, json=json)
     _be_heard()

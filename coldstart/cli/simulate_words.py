@@ -29,6 +29,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "slots": (1, 1024),
     "patience": (0.001, 86_400),
     "strikes": (0, 10_000),
+    "group_size": (1, 1024),
 }
 """Least and most of each number."""
 
@@ -45,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         slots: joiners per source.
         patience: seconds; see :class:`coldstart.plan.Limits`.
         strikes: faults in one run.
+        group_size: ranks that act as one.
     """
 
     workers: int = 64
@@ -57,6 +59,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     slots: int | None = None
     patience: float | None = None
     strikes: int | None = None
+    group_size: int | None = None
 
     def checked(self) -> Asked:
         """Itself.
@@ -87,6 +90,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
             slots=usual.slots if self.slots is None else self.slots,
             limits=replace(usual.limits, patience=patience, floor=storage),
             strikes=usual.strikes if self.strikes is None else self.strikes,
+            group_size=usual.group_size if self.group_size is None else self.group_size,
         )
 
     def command(self, seeds: str) -> str:

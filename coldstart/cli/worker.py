@@ -20,8 +20,9 @@ from coldstart.cli import tracing
 from coldstart.cli.output import Ticker, age, emit, say, seconds, size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
+from coldstart.group import Group
 from coldstart.replica import Replica, join
-from coldstart.report import Progress, Report
+from coldstart.report import GroupReport, Progress, Report
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class Asked(msgspec.Struct, frozen=True):
     once: bool = False
     json: bool = False
     verbose: int = 0
+    group: Group | None = None
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,6 +96,8 @@ async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: a
             dtype=asked.dtype,
             device=asked.device,
             revision=asked.revision,
+            rank=asked.group.tensor_parallel if asked.group is not None else None,
+            group=asked.group,
             worker=asked.name,
             settings=settings,
             on_progress=voice.progress,
@@ -185,6 +189,8 @@ class _Voice:
         if report.link_gbps:
             seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
             say(f"  share of the link {report.share:.2f}; it gave {report.link_gbps:.2f} GB/s at best ({seen})")
+        if report.group is not None:
+            say(f"  {_words_of(report.group)}")
         for reason in (*report.detours, *report.skipped):
             say(f"  {reason}")
         for warning in report.warnings:
@@ -209,3 +215,10 @@ class _Voice:
         self, event: str, *, progress: Progress | None = None, report: Report | None = None, error: str = ""
     ) -> None:
         emit(Told(event, self._worker, anyio.current_time(), progress, report, error))
+
+
+def _words_of(group: GroupReport) -> str:
+    who = f"rank {group.index} of {group.size} in group {group.name}"
+    if group.alone:
+        return f"{who}, which agreed on nothing: {group.alone}"
+    return f"{who}, which took the path over {'peers' if group.path == 'peer' else 'storage'}, agreed by all"

@@ -19,7 +19,7 @@ from coldstart.events import (
     TruthMissed,
     TruthReceived,
 )
-from coldstart.phases import groups, moves
+from coldstart.phases import agree, groups, moves
 from coldstart.phases.states import Handshaking, Move, Page
 
 
@@ -67,7 +67,7 @@ def drain_requested(state: Handshaking, event: DrainRequested, at: float) -> Mov
 
 def _agreed(state: Handshaking, at: float) -> Move:
     if state.truth and state.offer is not None:
-        return moves.pull(state.journey, state.source, state.offer, state.since, at)
+        return agree.before_pull(state, at)
     return state, ()
 
 

@@ -28,6 +28,7 @@ from coldstart.effects import (
     StartLending,
 )
 from coldstart.events import OfferReceived, Timer
+from coldstart.phases import saying
 from coldstart.phases.states import (
     Abandoning,
     Checking,
@@ -65,7 +66,9 @@ def detour(journey: Journey, reason: str) -> Journey:
 
 
 def seek(journey: Journey, at: float) -> Move:
-    """Look for a source, as long as there is patience for it."""
+    """Look for a source, as long as there is patience for it and our group has not decided for storage."""
+    if journey.accord is not None and journey.accord.storage is not None:
+        return load(detour(journey, str(journey.accord.storage)), leading=False)
     if journey.patience <= 0:
         return load(detour(journey, "patience spent"), leading=False)
     if journey.followed >= journey.limits.follow:
@@ -226,8 +229,10 @@ def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
 
 def load(journey: Journey, *, leading: bool) -> Move:
     """Read from storage what is still missing."""
+    journey, votes = saying.storage(journey, "elected to read storage" if leading else "reads storage")
     journey = replace(journey, attempt=journey.attempt + 1)
     return Loading(journey, leading, stated=journey.verified), (
+        *votes,
         Disarm(Timer.PATIENCE),
         Disarm(Timer.RETRY),
         Disarm(Timer.ANSWER),
@@ -270,7 +275,9 @@ def serve(journey: Journey) -> Move:
 
 def fail(journey: Journey, failure: Failure, reason: str) -> Move:
     """No path is left."""
-    return Failed(detour(journey, reason), failure, reason), (
+    journey, votes = saying.over(detour(journey, reason), reason)
+    return Failed(journey, failure, reason), (
+        *votes,
         Disarm(Timer.CHECK),
         Disarm(Timer.QUIET),
         Disarm(Timer.PATIENCE),
@@ -282,4 +289,5 @@ def fail(journey: Journey, failure: Failure, reason: str) -> Move:
 def leave(journey: Journey, source: Advert | None) -> Move:
     """The host does not want to start any more."""
     release = Release(journey.attempt, "" if source is None else source.worker, "cancelled")
-    return Gone(journey), (Abandon(journey.attempt), release, EndSharing(), Resign())
+    journey, votes = saying.over(journey, "asked to leave")
+    return Gone(journey), (*votes, Abandon(journey.attempt), release, EndSharing(), Resign())

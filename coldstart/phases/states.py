@@ -13,6 +13,7 @@ import msgspec
 
 from coldstart.effects import Effect
 from coldstart.events import Event, OfferReceived
+from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace
 from coldstart.ports import Advert
 
@@ -41,6 +42,7 @@ class Failure(StrEnum):
     CONFLICT = "conflict"
     CHECK = "check"
     MEMORY = "memory"
+    GROUP = "group"
 
 
 class Journey(msgspec.Struct, frozen=True):
@@ -63,6 +65,7 @@ class Journey(msgspec.Struct, frozen=True):
         root: name of the published truth, empty while unknown.
         fetched: name of the truth whose record is here.
         detours: why each source or path was left, in order.
+        accord: what is said and decided in the rank's group; None outside of any.
     """
 
     limits: Limits
@@ -81,6 +84,7 @@ class Journey(msgspec.Struct, frozen=True):
     root: str = ""
     fetched: str = ""
     detours: tuple[str, ...] = ()
+    accord: Accord | None = None
 
     @property
     def missing(self) -> Chunks:
@@ -144,6 +148,18 @@ class Handshaking(State, frozen=True):
     since: float
     truth: bool = False
     offer: OfferReceived | None = None
+
+
+class Agreeing(State, frozen=True):
+    """We had a source and wait for every rank of our group to have one; ours is kept for a short wait only.
+
+    ``over`` once we have said that it takes too long.
+    """
+
+    source: Advert | None
+    since: float
+    offer: OfferReceived | None
+    over: bool = False
 
 
 class Transferring(State, frozen=True):
@@ -216,6 +232,13 @@ class Checking(State, frozen=True):
     source: Advert | None
 
 
+class Confirming(State, frozen=True):
+    """Everything here is sound; we wait for our group to be. ``over`` once we have said that it takes too long."""
+
+    since: float
+    over: bool = False
+
+
 class Serving(State, frozen=True):
     """The weights are right. The source's machine lends them."""
 
@@ -240,6 +263,7 @@ PHASE_OF: Mapping[type[State], Phase] = {
     Discovering: Phase.DISCOVER,
     Waiting: Phase.DISCOVER,
     Handshaking: Phase.HANDSHAKE,
+    Agreeing: Phase.HANDSHAKE,
     Transferring: Phase.TRANSFER,
     Abandoning: Phase.TRANSFER,
     Replacing: Phase.TRANSFER,
@@ -247,6 +271,7 @@ PHASE_OF: Mapping[type[State], Phase] = {
     LoadFailing: Phase.FALLBACK,
     Publishing: Phase.VERIFY,
     Checking: Phase.VERIFY,
+    Confirming: Phase.VERIFY,
     Serving: Phase.SERVE,
     Draining: Phase.SERVE,
     Failed: Phase.FAILED,

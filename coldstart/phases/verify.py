@@ -21,7 +21,7 @@ from coldstart.events import (
     TruthPublished,
     TruthUnpublished,
 )
-from coldstart.phases import groups, moves
+from coldstart.phases import agree, groups, moves
 from coldstart.phases.states import Checking, Failure, Move, Page, Publishing
 
 
@@ -52,7 +52,7 @@ def source_changed(state: Checking, event: SourceChanged, at: float) -> Move:
 
 
 def check_passed(state: Checking, event: CheckPassed, at: float) -> Move:
-    return moves.serve(state.journey)
+    return agree.before_serve(state.journey, at)
 
 
 def check_failed(state: Checking, event: CheckFailed, at: float) -> Move:

@@ -34,8 +34,8 @@ from coldstart.transports.storage import Placement, StorageTransport, check_unmo
 Module = nn.Module
 """What a builder makes; named here so that the facade need not import torch."""
 
-SkeletonChoice = str | Skeleton[nn.Module] | Callable[[], nn.Module]
-"""A name (``auto``, ``tensors``, ``transformers``, ...), a builder, or a factory of a module."""
+SkeletonChoice = str | Skeleton[nn.Module] | Callable[[], nn.Module] | Callable[[Rank], nn.Module]
+"""A name (``auto``, ``tensors``, ``transformers``, ...), a builder, or a factory of a module, or of a rank's."""
 
 
 class Order(msgspec.Struct, frozen=True):

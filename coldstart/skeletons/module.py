@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from inspect import signature
+from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,7 +51,8 @@ class ModuleSkeleton(Generic[M]):
     checkpoint lacks.
 
     Args:
-        factory: makes the module, with its usual initialisation, on the device in effect.
+        factory: makes the module, with its usual initialisation, on the device in effect. One that needs an
+            argument gets the rank, as the stages of a pipeline do.
         name: name of the builder; by default that of the factory.
         checkpoint_prefix: what the checkpoint puts before this module's names.
         dtype: floating-point parameters are made in this dtype (``bfloat16``) and converted
@@ -61,9 +63,14 @@ class ModuleSkeleton(Generic[M]):
     """
 
     def __init__(
-        self, factory: Callable[[], M], *, name: str = "", checkpoint_prefix: str = "", dtype: str = ""
+        self,
+        factory: Callable[[], M] | Callable[[Rank], M],
+        *,
+        name: str = "",
+        checkpoint_prefix: str = "",
+        dtype: str = "",
     ) -> None:
-        self._factory = factory
+        self._factory = _of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
@@ -82,7 +89,7 @@ class ModuleSkeleton(Generic[M]):
 
     def make(self, checkpoint: Checkpoint | None, rank: Rank) -> M:
         """Run the factory; derived builders make their module here. Parameters are meta already."""
-        return self._factory()
+        return self._factory(rank)
 
     def prepare(self, module: M) -> None:
         """Put right what depends on parameters being without memory, before the inventory is taken."""
@@ -220,6 +227,18 @@ def floating_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _name_of(factory: Callable[[], nn.Module]) -> str:
+def _of_rank(factory: Callable[[], M] | Callable[[Rank], M]) -> Callable[[Rank], M]:
+    """``factory`` as a function of the rank, whether it needs to know it or not."""
+    try:
+        needed = [each for each in signature(factory).parameters.values() if each.default is each.empty]
+    except (TypeError, ValueError):  # made in C: it says nothing of itself
+        needed = []
+    if any(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in needed):
+        return cast("Callable[[Rank], M]", factory)
+    alone = cast("Callable[[], M]", factory)
+    return lambda rank: alone()
+
+
+def _name_of(factory: object) -> str:
     named = factory if hasattr(factory, "__qualname__") else type(factory)
     return f"{named.__module__}.{named.__qualname__}"

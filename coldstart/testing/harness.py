@@ -25,6 +25,7 @@ from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.effects import Advertise
 from coldstart.errors import BusError
 from coldstart.events import AdvertFailed, Advertised
+from coldstart.group import Group
 from coldstart.identity import ModelVersion, Shard, lineage
 from coldstart.joining import Target as Filling
 from coldstart.layout import Layout, Span
@@ -32,7 +33,7 @@ from coldstart.links.memory import Links
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
-from coldstart.ports import Bus, Claim, ClaimOutcome, Digester, Landed, Memory, Transport
+from coldstart.ports import Bus, Claim, ClaimOutcome, Consensus, Digester, Landed, Memory, Transport
 from coldstart.report import Recorder, Report, failure
 from coldstart.runner import Entry, Runner
 from coldstart.source import Source
@@ -278,6 +279,8 @@ class Fleet:
         others: Mapping[str, Transport] | None = None,
         links: Links | None = None,
         ordered: bool = False,
+        group: Group | None = None,
+        consensus: Consensus | None = None,
     ) -> Member:
         """Start a worker.
 
@@ -290,6 +293,8 @@ class Fleet:
             others: transports that it has besides, less preferred.
             links: what it knows of the links to others.
             ordered: whether the order of its transports is the operator's.
+            group: a rank of it; the shard is then the rank's own.
+            consensus: its host's own.
         """
         own: Bus = MemoryBus(self.store)
         bus = None if no_bus else bus or own
@@ -297,7 +302,8 @@ class Fleet:
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
         wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
-        recorder = Recorder(name, SHARD.key, str(SHARD), layout, anyio.current_time())
+        shard = SHARD if group is None else Shard(SHARD.model, group.tensor_parallel)
+        recorder = Recorder(name, shard.key, str(shard), layout, anyio.current_time())
         entries: list[Entry[State]] = []
         lent: list[Entry[Source]] = []
         worker = Worker(name, f"{len(self.members)}")
@@ -318,7 +324,7 @@ class Fleet:
                 (on_enter or {})[type(entry.after)]()
 
         node = Node(
-            SHARD,
+            shard,
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
             Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
@@ -327,6 +333,8 @@ class Fleet:
             observers=(recorder, entries.append, entered),
             lend_observers=(lender_moved,),
             chance=None if self._seed is None else Random(f"{self._seed} {worker.inbox}"),
+            group=group,
+            consensus=consensus,
         )
         member = Member(name, worker.inbox, memory, storage, wrapped, node, recorder, entries, lent)
         self.members.append(member)

@@ -22,6 +22,7 @@ from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError
 from coldstart.ports import Bus, Claim, Cursor, Deferred, Elected, Granted, Heard, Letter
 from coldstart.testing.bus_contract import LAYOUT, SHARD, BusContract, Connect, advert, claim
+from coldstart.testing.bus_contract.ballots import GROUP, YES, paper
 from tests.bus.conftest import Server
 
 
@@ -358,6 +359,7 @@ async def test_a_full_server_refuses_and_lends_nothing_by_half(server: Server) -
             lambda: bus.state(SHARD, "l3", {0: bytes(16)}),
             lambda: bus.claim(claim(layout="l3", queue_seconds=30.0, lead_seconds=0.0)),
             lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
+            lambda: bus.vote(GROUP, paper(0, YES)),
         ):
             with pytest.raises(BusError, match=r"out of memory.*maxmemory"):
                 await call()
@@ -556,6 +558,8 @@ async def _use_everything(bus: RedisBus) -> None:
     await bus.publish_truth(SHARD, LAYOUT, "r2", b"2")
     await bus.fetch_truth(SHARD, LAYOUT)
     await bus.strike(SHARD, "source", "1", 0, b"doubt")
+    for member in range(2):
+        await bus.vote(GROUP, paper(member, YES))
     await bus.adverts(SHARD)
     await bus.shards()
 
@@ -567,7 +571,7 @@ async def test_every_key_has_the_namespace_the_hash_tag_and_an_end(server: Serve
     assert isinstance(keys, list)
     assert len(keys) > 10
     for key in keys:
-        assert key == b"ns:shards" or key.startswith(b"ns:{%s}:" % SHARD.encode())
+        assert key == b"ns:shards" or key.startswith(tuple(b"ns:{%s}:" % name.encode() for name in (SHARD, GROUP)))
         lifetime = server.ask("PTTL", key)
         assert isinstance(lifetime, int)
         assert lifetime > 0, f"{key!r} would stay for ever"

@@ -334,3 +334,16 @@ def test_other_threads_build_ordinary_modules_meanwhile() -> None:
     module = ModuleSkeleton(factory).build(None, Rank(), "cpu")
     assert module.weight.is_meta
     assert not beside[0].weight.is_meta
+
+
+def test_a_factory_that_needs_an_argument_gets_the_rank() -> None:
+    def of_rank(rank: Rank) -> nn.Module:
+        return nn.Linear(4, rank.pp + 1)
+
+    def of_nothing(width: int = 3, *more: int, **named: int) -> nn.Module:
+        return nn.Linear(4, width)
+
+    for factory, width in ((of_rank, 2), (of_nothing, 3)):
+        module = ModuleSkeleton(factory).build(None, Rank(pp=1, pp_size=2), "cpu")
+        assert isinstance(module, nn.Linear)
+        assert module.out_features == width

@@ -13,6 +13,7 @@ the fake trustworthy. It must not look behind the port: no key, no script, no cl
 
 from __future__ import annotations
 
+from coldstart.testing.bus_contract.ballots import Ballots
 from coldstart.testing.bus_contract.base import LAYOUT, SHARD, Connect, advert, claim
 from coldstart.testing.bus_contract.finding import Finding
 from coldstart.testing.bus_contract.leading import Leading
@@ -27,5 +28,5 @@ from coldstart.testing.bus_contract.truths import Truths
 __all__ = ["LAYOUT", "SHARD", "BusContract", "Connect", "advert", "claim"]
 
 
-class BusContract(Finding, Relays, Lines, Places, Leases, Strikes, Leading, Truths, Letters):
+class BusContract(Finding, Relays, Lines, Places, Leases, Strikes, Leading, Truths, Letters, Ballots):
     """Subclass it and implement :meth:`open_bus`."""

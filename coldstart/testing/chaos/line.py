@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from coldstart.errors import BusError
+from coldstart.group import Paper, Tally
 from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 DEADLINE = 1.5
@@ -92,6 +93,9 @@ class Line:
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:
         await self._call("record", partial(self._inner.record, shard, entries))
+
+    async def vote(self, group: str, paper: Paper) -> Tally:
+        return await self._inner.vote(group, paper)
 
     async def shards(self) -> Sequence[str]:
         return await self._inner.shards()

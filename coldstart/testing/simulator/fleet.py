@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from coldstart.events import Event
 from coldstart.source import Terms
 from coldstart.testing.simulator.faults import Faults
+from coldstart.testing.simulator.groups import CRASH_LOOP, JITTER, Groups
 from coldstart.testing.simulator.heap import Heap
 from coldstart.testing.simulator.memory import Checkpoint
 from coldstart.testing.simulator.network import Network
@@ -28,8 +29,6 @@ from coldstart.testing.simulator.promises import Promises
 from coldstart.testing.simulator.scenario import Fault, Outcome, Scenario
 from coldstart.testing.simulator.store import LINEAGE, Store
 
-CRASH_LOOP = 1.0
-"""Seconds until somebody starts a failed worker anew."""
 NEWCOMERS = 4
 LOOK = 0.25
 """Virtual seconds between two looks at whether everybody has ended."""
@@ -47,6 +46,7 @@ class World:
         self.checkpoint = Checkpoint(scenario.chunks)
         self.terms = Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain)
         self.promises = Promises(self)
+        self.groups = Groups(self)
         self.processes: dict[str, Process] = {}
         """By inbox; all that ever were."""
         self.began = 0.0
@@ -65,8 +65,8 @@ class World:
             self.launch(f"h{number}")
             self._until_ended()
         self.began, calls = heap.now, self._calls()
-        for number in range(scenario.workers):
-            heap.after(scenario.spread * heap.luck.random() if number else 0.0, self.launch, f"w{number}")
+        for number, moment in enumerate(self._moments()):
+            heap.after(moment, self._begin, f"w{number}")
         Faults(self).schedule()
         heap.run(heap.now + max(scenario.spread, scenario.trouble if scenario.faults else 0.0))
         self._until_ended()
@@ -74,12 +74,27 @@ class World:
         if scenario.faults:
             heap.run(heap.now + self.settling)
         newcomers = []
-        for number in range(NEWCOMERS if scenario.faults else 1):
-            newcomers.append(self.launch(f"n{number}"))
+        for group in range(NEWCOMERS if scenario.faults else 1):
+            first = group * scenario.group_size
+            newcomers += [self.launch(f"n{number}") for number in range(first, first + scenario.group_size)]
             self._until_ended()
         heap.run(heap.now + LOOK)
         self.promises.settled(newcomers)
         return self._outcome()
+
+    def _begin(self, name: str) -> None:
+        """A worker of the rollout starts, unless its group was started anew before its turn."""
+        if name not in self._lives:
+            self.launch(name)
+
+    def _moments(self) -> list[float]:
+        """When the rollout's workers start; the ranks of a group nearly at one time."""
+        scenario, luck = self.scenario, self.heap.luck
+        if scenario.group_size == 1:
+            return [scenario.spread * luck.random() if number else 0.0 for number in range(scenario.workers)]
+        groups = -(-scenario.workers // scenario.group_size)
+        starts = [scenario.spread * luck.random() if number else 0.0 for number in range(groups)]
+        return [start + JITTER * luck.random() for start in starts for _ in range(scenario.group_size)]
 
     def _until_ended(self) -> None:
         """Go on until every cold start has ended, or should have long ago."""
@@ -103,7 +118,8 @@ class World:
     def one_start(self) -> float:
         """A newcomer has ended well within this."""
         limits = self.scenario.limits
-        return self.scenario.storage_seconds + limits.patience + 10.0
+        together = limits.follow + limits.presence if self.scenario.group_size > 1 else 0.0
+        return self.scenario.storage_seconds + limits.patience + 10.0 + together
 
     def launch(self, name: str) -> Process:
         """Start a worker, or start it anew."""
@@ -114,8 +130,9 @@ class World:
         return process
 
     def restart(self, process: Process) -> None:
-        """Start a dead worker anew."""
-        self.launch(process.name)
+        """Start a dead worker anew, unless its group was meanwhile."""
+        if process.group is None or not self.groups.back(process):
+            self.launch(process.name)
 
     def replace(self, process: Process) -> None:
         """Start a worker anew that has left."""
@@ -126,7 +143,10 @@ class World:
     def failed(self, process: Process) -> None:
         """A cold start has failed: the process ends, and another one is started."""
         process.kill()
-        self.heap.after(CRASH_LOOP, self.launch, process.name)
+        if process.group is not None:
+            self.groups.failed(process)
+        else:
+            self.heap.after(CRASH_LOOP, self.launch, process.name)
 
     def end(self) -> None:
         """Let go of each other, so that the memory is free without a search for cycles."""

@@ -119,7 +119,7 @@ class JoinerHands:
                 self.process.post(events.ClaimDeferred(attempt, outcome.leader))
             case Conflicted():
                 self.process.post(events.TruthDisputed(attempt, outcome.roots))
-        early, transfer.early = transfer.early or (), None
+        early, transfer.early = transfer.early or (), [] if transfer.waiting else None
         for source, event in early:
             self._hear(transfer, source, event)
 
@@ -129,6 +129,9 @@ class JoinerHands:
             if transfer.ident == ident and not transfer.granted:
                 transfer.waiting = False
                 self._take(transfer, attempt, outcome)
+                early, transfer.early = transfer.early or (), None
+                for source, event in early:
+                    self._hear(transfer, source, event)
 
     def _take(self, transfer: Transfer, attempt: int, outcome: Granted) -> None:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
@@ -374,7 +377,7 @@ class JoinerHands:
             return
         landed = movement.landed if movement is not None else 0
         if landed > seen or not self.world.scenario.partial:
-            self._lead(LEAD_SECONDS)
+            self.lead(LEAD_SECONDS)
         again = partial(self.keep_lead, attempt, landed)
         self.world.heap.after(LEAD_SECONDS / 3, self.process.when_awake, again)
 
@@ -427,11 +430,17 @@ class JoinerHands:
         """Give up the loader's lease."""
         if self.leading:
             self.leading = False
-            self._lead(0.0)
+            self.lead(0.0)
 
-    def _lead(self, seconds: float) -> None:
+    def lead(self, seconds: float) -> None:
+        """Hold the loader's lease for so long, or give it up."""
         store, name = self.world.store, self.process.name
         store.tell(self.process, lambda: store.ledger.lead(SHARD, LINEAGE, name, seconds))
+
+    def vote(self, effect: effects.Vote) -> None:
+        """See :mod:`coldstart.testing.simulator.groups`."""
+        assert self.process.votes is not None
+        self.process.votes.vote(effect)
 
     def share(self, effect: effects.Share) -> None:
         self.process.post_to_source(events.ChunksShared(effect.have))
@@ -470,6 +479,7 @@ JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.Check: JoinerHands.check,
     effects.ReplaceMemory: JoinerHands.replace_memory,
     effects.Resign: JoinerHands.resign,
+    effects.Vote: JoinerHands.vote,
     effects.StartLending: JoinerHands.start_lending,
     effects.StopLending: JoinerHands.stop_lending,
 }

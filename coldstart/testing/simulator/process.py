@@ -22,6 +22,7 @@ from coldstart.messages import decode
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
+from coldstart.testing.simulator.groups import Votes
 from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
 from coldstart.testing.simulator.source import SOURCE_HANDS, SOURCE_LETTERS, SourceHands
 from coldstart.testing.simulator.store import SHARD
@@ -70,9 +71,9 @@ class Process:
 
     __slots__ = (
         "_clocks", "_heap", "_queue", "_stepping", "alive", "answers", "began", "calls", "cursor", "deaf", "excused",
-        "frozen", "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due", "memory", "mute",
-        "name", "read_here", "sent_here", "severed", "since", "slowness", "stained", "state", "storage_fault", "thaws",
-        "world",
+        "frozen", "group", "inbox", "incarnation", "index", "joining", "late", "lender", "lending", "mail_due",
+        "memory", "mute", "name", "read_here", "sent_here", "severed", "since", "slowness", "stained", "state",
+        "storage_fault", "thaws", "votes", "world",
     )  # fmt: skip
 
     joiner_step = staticmethod(machine.step)
@@ -103,7 +104,9 @@ class Process:
         """Letters put into its inbox in this life of the store, and letters that it has read."""
         self.cursor = Cursor()
         self.memory = world.checkpoint.empty()
-        self.state: State = machine.initial(world.scenario.limits)
+        self.group = world.groups.of(name)
+        self.votes = Votes(self, self.group) if self.group is not None else None
+        self.state: State = machine.initial(world.scenario.limits, self.group)
         self.lender = Source(world.terms)
         self.joining = self.joiner_hands(self)
         self.lending = self.source_hands(self)
@@ -116,6 +119,8 @@ class Process:
         scenario = self.world.scenario
         self.world.store.inboxes[self.inbox] = self
         self.post(events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes, ("sim",)))
+        if self.votes is not None:
+            self.votes.beat()
 
     def kill(self, *, silent: bool = False) -> None:
         """End at once; if ``silent``, peers see no closed connection either."""

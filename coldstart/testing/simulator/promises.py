@@ -13,6 +13,7 @@ from coldstart import effects
 from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.plan import GRACE
 from coldstart.source import Mode
+from coldstart.testing.simulator.groups import waited
 from coldstart.testing.simulator.scenario import Fault, Served, Violation
 from coldstart.testing.simulator.store import DEADLINE, SHARD
 
@@ -88,11 +89,12 @@ class Promises:
             self.broken(WRONG, process, f"serves {process.memory}")
         self.bounded(process)
         self.told(process, state)
+        self.world.groups.served(process, state)
 
     def _failed(self, process: Process, state: Failed) -> None:
         self.cold_starts += 1
         self.paths["failed"] += 1
-        if not process.storage_fault:
+        if not process.storage_fault and not self.world.groups.excuses(process, state):
             self.broken(WORSE, process, f"failed although storage was sound: {state.reason}")
         self.bounded(process)
 
@@ -110,6 +112,7 @@ class Promises:
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
         again = scenario.chunk_bytes / limits.floor if limits.floor > 0 else 0.0
         bound = slowest + limits.patience + GRACE + again + journey.followed + words + process.excused
+        bound += waited(journey.accord)
         if took > bound:
             self.broken(WORSE, process, f"took {took:.2f} s, {bound:.2f} s at most: {'; '.join(journey.detours)}")
 

@@ -112,6 +112,7 @@ class Scenario(msgspec.Struct, frozen=True):
         partial: storage can be read chunk by chunk.
         faults: kinds to draw from; none for a quiet run.
         trouble: faults strike within this time, ``strikes`` of them.
+        group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
     """
 
     workers: int = 64
@@ -128,6 +129,7 @@ class Scenario(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
     trouble: float = 30.0
     strikes: int = 16
+    group_size: int = 1
 
     @property
     def standstill(self) -> float:

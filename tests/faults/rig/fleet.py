@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 
 from coldstart.bus.redis import RedisBus
 from coldstart.cli.worker import Asked
+from coldstart.group import Group
 from coldstart.ports import Advert
 from coldstart.report import Progress, Report
 from rig.disk import STUCK_FILE
@@ -233,6 +234,7 @@ class Fleet:
         relay: Proxy | None = None,
         namespace: str = "",
         disk: str = "",
+        group: Group | None = None,
         **settings: object,
     ) -> Worker:
         """A new worker.
@@ -243,6 +245,7 @@ class Fleet:
             relay: joiners reach it through this proxy. All workers of the case must then have one transport.
             namespace: a file that names its network namespace.
             disk: see :mod:`rig.disk`; what it holds goes on with :meth:`open_gate`.
+            group: the rank that it is of one.
             settings: fields of ``coldstart.config.Settings``.
         """
         environment = {
@@ -254,7 +257,7 @@ class Fleet:
             environment[PROXY_PORT] = str(relay.port)
         if gated or "hold" in disk:
             self.gate.touch()
-        asked = Asked(str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2)
+        asked = Asked(str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2, group=group)
         chosen = {"redis": url or self.store.url, "transports": "relayed", **settings}
         worker = Worker(self._nursery, name, Task(asked, environment, chosen, namespace, disk), self.place)
         self._resources.callback(worker.close)
