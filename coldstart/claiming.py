@@ -98,7 +98,7 @@ class Claiming:
                 exclude=(station.worker.name, *effect.exclude),
                 transports=transports,
                 slot_seconds=SLOT_SECONDS,
-                lead_seconds=LEAD_SECONDS,
+                lead_seconds=LEAD_SECONDS if effect.part < 0 else 0.0,
                 luck=station.chance.getrandbits(31),
                 have=effect.have,
                 host=self._host,
@@ -106,6 +106,8 @@ class Claiming:
                 inbox=station.worker.inbox,
                 queue_seconds=QUEUE_SECONDS,
                 share_seconds=effect.share,
+                crowd=effect.crowd,
+                part=effect.part,
             )
         )
         await self._answered(outcome, attempt, transfer)
@@ -137,7 +139,7 @@ class Claiming:
 
     def _taken(self, outcome: Granted, attempt: int, transfer: _Transfer) -> Event:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
-        return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped)
+        return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped, outcome.part)
 
     def _hello(self, transfer: _Transfer, transports: tuple[str, ...]) -> Hello:
         return Hello(

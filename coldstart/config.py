@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
         cache: where link rates are kept from one process to the next; empty: the user's cache
             directory; ``none``: nowhere, and links are not probed.
-        patience, answer, stall, sources, follow, storage_stall, whole_load, presence, drain: see
+        patience, answer, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain: see
             :class:`coldstart.plan.Limits`.
     """
 
@@ -68,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     floor_gbps: float = Limits().floor / 1e9
     sources: int = Limits().sources
     follow: float = Limits().follow
+    share: float = Limits().share
+    crowd: int = Limits().crowd
     storage_stall: float = Limits().storage_stall
     whole_load: float = Limits().whole_load
     presence: float = Limits().presence
@@ -82,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             floor=self.floor_gbps * 1e9,
             sources=self.sources,
             follow=self.follow,
+            share=self.share,
+            crowd=self.crowd,
             storage_stall=self.storage_stall,
             whole_load=self.whole_load,
             presence=self.presence,
@@ -128,6 +132,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "warn_share": (0, 1),
     "patience": (0, _DAY),
     "follow": (0, _DAY),
+    "share": (0, _DAY),
+    "crowd": (0, 1_000_000),
     "drain": (0, _DAY),
     "presence": (0.1, _DAY),
     **dict.fromkeys(("io_seconds", "lease", "build", "answer", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),

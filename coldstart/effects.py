@@ -44,13 +44,16 @@ class ClaimSource(Effect, frozen=True):
     """Find a source and take a slot, or stand in line for one. Answered by SourceClaimed, LoaderElected,
     ClaimDeferred, ClaimFailed or TruthDisputed; one that was deferred may be answered by SourceClaimed at any
     time, and is kept in line by asking again. The transports in ``without`` are not asked for. ``have`` chunks
-    are here already; a source that lends to another will do after ``share`` seconds in line."""
+    are here already; a source that lends to another will do after ``share`` seconds in line. Where ``crowd`` others
+    stand in line, a part of the stream will do (0: never); ``part`` asks for that one and never leads."""
 
     attempt: int
     exclude: tuple[str, ...]
     without: tuple[str, ...] = ()
     have: int = 0
     share: float = 0.0
+    crowd: int = 0
+    part: int = -1
 
 
 class FetchTruth(Effect, frozen=True):
@@ -100,9 +103,10 @@ class StateDigests(Effect, frozen=True):
 
 
 class Share(Effect, frozen=True):
-    """Let the source's machine lend what is verified so far. Not answered."""
+    """Let the source's machine lend what is verified so far, of these ``parts`` (empty: of all). Not answered."""
 
     have: Chunks
+    parts: tuple[int, ...] = ()
 
 
 class EndSharing(Effect, frozen=True):
@@ -181,12 +185,14 @@ class Advertise(Effect, frozen=True):
 
     ``afresh``: the store knows nothing of us, so publish the truth first. The slots of the
     transfers in ``held`` are kept, those in ``ended`` are free. Unless it ``lends``, the advert
-    says that nothing can be had here. ``have`` is what can be had so far; None: everything.
+    says that nothing can be had here. ``have`` is what can be had so far, of these ``parts`` (empty: of all);
+    None: everything.
     """
 
     generation: int
     proof: int
     have: Chunks | None = None
+    parts: tuple[int, ...] = ()
     afresh: bool = False
     lends: bool = True
     held: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class AttemptEvent(Event, frozen=True):
-    """Base of events that belong to one attempt."""
+    """Base of events that belong to one attempt; below zero it is one at a second source, beside the first."""
 
     attempt: int
 
@@ -78,11 +78,15 @@ class Started(Event, frozen=True):
 
 
 class SourceClaimed(AttemptEvent, frozen=True):
-    """A slot is ours and the source has our hello. ``root`` names the truth, if any is published."""
+    """A slot is ours and the source has our hello. ``root`` names the truth, if any is published.
+
+    ``part``: what is to be read there, in a crowd; -1: everything.
+    """
 
     source: Advert
     root: str
     skipped: tuple[Skip, ...] = ()
+    part: int = -1
 
 
 class LoaderElected(AttemptEvent, frozen=True):
@@ -264,9 +268,10 @@ class GroupLost(GroupEvent, frozen=True):
 
 
 class ChunksShared(Event, frozen=True):
-    """``have`` is verified and may be lent while the other chunks still arrive."""
+    """``have`` is verified and may be lent while the other chunks still arrive, of these ``parts`` (empty: of all)."""
 
     have: Chunks
+    parts: tuple[int, ...] = ()
 
 
 class SharingEnded(Event, frozen=True):

@@ -134,8 +134,8 @@ class Joining:
                 await self._read_storage(effect)
             case effects.StateDigests():
                 await self._state(effect)
-            case effects.Share(have=have):
-                self.post_to_source(events.ChunksShared(have))
+            case effects.Share(have=have, parts=parts):
+                self.post_to_source(events.ChunksShared(have, parts))
             case effects.EndSharing():
                 self.post_to_source(events.SharingEnded())
             case effects.Abandon(attempt=attempt):

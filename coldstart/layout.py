@@ -29,6 +29,9 @@ MIN_CHUNK = 1024 * 1024
 MAX_CHUNK = 64 * 1024 * 1024
 TARGET_CHUNKS = 64
 
+PARTS = 2
+"""Parts that a stream is received in where a crowd joins at once: chunk c belongs to part c % PARTS."""
+
 
 class Span(msgspec.Struct, frozen=True, order=True):
     """A range of the stream, in bytes."""

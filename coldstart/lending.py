@@ -176,6 +176,7 @@ class Lending:
             since=self._since,
             proof=effect.proof,
             rack=self._rack,
+            parts=effect.parts,
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
         if complete and not self._complete:

@@ -15,7 +15,19 @@ from coldstart.errors import IllegalTransition
 from coldstart.events import AttemptEvent, Event, GroupEvent, LoaderElected, SourceClaimed
 from coldstart.group import Accord, Group
 from coldstart.phases import agree, discover, fallback, handshake, serve, transfer, verify
-from coldstart.phases.states import PHASE_OF, Failed, Gone, Idle, Journey, Move, Page, Phase, State
+from coldstart.phases.states import (
+    PHASE_OF,
+    Abandoning,
+    Failed,
+    Gone,
+    Idle,
+    Journey,
+    Move,
+    Page,
+    Phase,
+    State,
+    Transferring,
+)
 from coldstart.plan import Limits
 
 PAGES: Mapping[type[State], Page] = {
@@ -47,7 +59,11 @@ def step(state: State, event: Event, at: float) -> Move:
         IllegalTransition: the event can never come in this state; a bug, not a peer's fault.
     """
     if isinstance(event, AttemptEvent) and event.attempt < state.journey.attempt:
-        return state, _stale(event)
+        second = state.second if isinstance(state, Transferring | Abandoning) else None
+        if second is None or event.attempt != second.attempt:
+            return state, _stale(event)
+        if isinstance(state, Transferring):
+            return transfer.second_moved(state, second, event, at)
     if isinstance(event, GroupEvent) and not isinstance(state, Idle):
         return agree.told(state, event, at)
     page = PAGES[type(state)]

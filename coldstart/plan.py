@@ -7,10 +7,11 @@ clocks or transports. The facts it works on come as events (``events.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import msgspec
 
-from coldstart.layout import Layout, Span, merged
+from coldstart.layout import PARTS, Layout, Span, merged
 
 
 class Chunks(msgspec.Struct, frozen=True):
@@ -68,6 +69,18 @@ class Chunks(msgspec.Struct, frozen=True):
         return Chunks(self.bits | 1 << chunk)
 
 
+@lru_cache(maxsize=64)
+def part_of(total: int, part: int) -> Chunks:
+    """The chunks of one part, of ``total`` chunks in all: in a crowd each part comes from a source of its own."""
+    return Chunks.of(range(part, total, PARTS))
+
+
+def parts_in(have: Chunks, total: int) -> tuple[int, ...]:
+    """The parts of which ``have`` has something; empty for all of them."""
+    parts = tuple([part for part in range(PARTS) if have & part_of(total, part)])
+    return parts if len(parts) < PARTS else ()
+
+
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long and how often, in seconds and counts. Every wait of the joiner is one of these.
 
@@ -83,6 +96,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         retry: a joiner that stands in line asks again so often.
         share: a source that already lends to another is taken only after so long in line: whoever
             receives now will lend in a moment, over a link that nobody shares yet.
+        crowd: where so many others stand in line, the stream comes in parts, each from a source of its own,
+            so that a rollout's depth grows with the logarithm of its size; 0: never.
         quiet: an abandoned pull must be quiet within this.
         storage_stall: a storage read in which nothing lands for so long has failed.
         whole_load: a loader that brings everything at its end, with no progress before, takes at most this.
@@ -100,6 +115,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     follow: float = 300.0
     retry: float = 1.0
     share: float = 1.0
+    crowd: int = 8
     quiet: float = 5.0
     storage_stall: float = 30.0
     whole_load: float = 600.0

@@ -19,6 +19,7 @@ import msgspec
 
 from coldstart.group import Paper, Tally
 from coldstart.identity import Rank as Rank
+from coldstart.layout import PARTS as PARTS
 from coldstart.layout import Layout, Span
 
 API = 1
@@ -374,7 +375,8 @@ class Advert(msgspec.Struct, frozen=True):
     the stream of this incarnation; ``generation`` grows when the weights
     change; ``have`` of ``total`` chunks are verified and may be pulled; ``proof`` grows whenever
     this incarnation has digested its memory anew and found it right. ``rack`` names what workers with a
-    fast way to each other have in common; empty where nobody said so.
+    fast way to each other have in common; empty where nobody said so. ``parts`` are those of which it has
+    at least one verified chunk; empty for who is complete, or receives everything from one source.
     """
 
     worker: str
@@ -391,6 +393,7 @@ class Advert(msgspec.Struct, frozen=True):
     since: float = 0.0
     proof: int = 0
     rack: str = ""
+    parts: tuple[int, ...] = ()
     used: int = 0
     """Slots in use; filled in by the bus."""
     struck: bool = False
@@ -401,7 +404,8 @@ class Skip(msgspec.Struct, frozen=True):
     """A worker that was considered and passed over, and why.
 
     Reasons of the bus: ``excluded``, ``layout``, ``transports``, ``struck``, ``empty``, ``behind`` (it has
-    no more than the joiner, and not all), ``busy``, ``shared`` (it lends to somebody already).
+    no more than the joiner, and not all), ``part`` (it has nothing of the one that is wanted), ``busy``,
+    ``shared`` (it lends to somebody already).
     """
 
     worker: str
@@ -425,6 +429,13 @@ class Claim(msgspec.Struct, frozen=True):
     letter was lost. The place is lost when the time is over, by an answer other than
     :class:`Deferred`, and by :meth:`Bus.release`.
 
+    A stream has :data:`PARTS` parts: chunk c belongs to part c % PARTS. In a crowd a joiner is given one part,
+    and asks with a second claim for the other: a source then lends each slot for one part only, so that with
+    every hop there are twice as many who hold a chunk, where a chain would add one. Claims for everything
+    take the parts by turns in the order in which they come to their line, so that neither part is rare; one that
+    does not stand there would take the next. Who has nothing of that part is passed over in a crowd, and nobody
+    is elected for want of it.
+
     Args:
         layout: the joiner's lineage; sources of another one are skipped.
         exclude: workers never to be chosen (failed before; the joiner itself).
@@ -438,7 +449,12 @@ class Claim(msgspec.Struct, frozen=True):
         inbox: where the letter goes if the grant comes later; without one, only claiming again tells.
         queue_seconds: how long to stand in line if deferred; 0: not at all.
         share_seconds: time in line before which a source that lends to somebody already will not do:
-            who receives now will lend in a moment, and then serves a newcomer better.
+            who receives now will lend in a moment, and then serves a newcomer better. Every grant of the
+            layout begins it anew. For a grant of one part, a source does that lends nothing but parts.
+        part: the part that is wanted, or -1 for any. Who has nothing of it is skipped, ``have`` does not
+            count, and this claim is never elected.
+        crowd: with so many other claims in its line, only its one part is granted, and also where the last grant
+            of the layout was of a part and is more recent than ``share_seconds``; 0: always everything.
     """
 
     shard: str
@@ -458,16 +474,22 @@ class Claim(msgspec.Struct, frozen=True):
     inbox: str = ""
     queue_seconds: float = 0.0
     share_seconds: float = 0.0
+    part: int = -1
+    crowd: int = 0
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A slot at ``source`` is ours; the hello is in its inbox. ``root`` names the truth, or is empty."""
+    """A slot at ``source`` is ours; the hello is in its inbox. ``root`` names the truth, or is empty.
+
+    ``part`` is the only one to be read there; -1 for everything.
+    """
 
     source: Advert
     fence: int
     root: str
     epoch: str
     skipped: tuple[Skip, ...] = ()
+    part: int = -1
 
 
 class Elected(msgspec.Struct, frozen=True):
@@ -479,7 +501,7 @@ class Elected(msgspec.Struct, frozen=True):
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """Nothing to pull from at present: ``leader`` is loading (or empty: all sources are busy)."""
+    """Nothing to pull from at present: ``leader`` is loading (or empty: all sources are busy, or lack our part)."""
 
     leader: str
     root: str

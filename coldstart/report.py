@@ -37,6 +37,7 @@ from coldstart.phases.states import (
     Loading,
     Phase,
     State,
+    Transferring,
 )
 from coldstart.plan import payload_of
 from coldstart.ports import Advert
@@ -46,7 +47,10 @@ Path = Literal["storage", "peer", "mixed", "loaded", "none"]
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One try at one source (or ``storage``): how long, how much of it was verified, how it ended."""
+    """One try at one source (or ``storage``): how long, how much of it was verified, how it ended.
+
+    Numbers below zero are of second sources, which gave another part of the stream at the same time.
+    """
 
     number: int
     source: str
@@ -163,6 +167,7 @@ class Recorder:
         self._attempts: list[Attempt] = []
         self._timeline: list[Mark] = []
         self._open: tuple[int, str, float, str] | None = None
+        self._aside: tuple[int, str, float, str] | None = None
         self._skipped: dict[str, str] = {}
         self._landed = 0
         self._landed_in_phase = 0
@@ -185,6 +190,7 @@ class Recorder:
             name = source.worker if isinstance(source, Advert) else ""
             self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at, name)
         self._follow_attempt(entry)
+        self._follow_second(entry)
         self._state = entry.after
 
     def _note(self, entry: Entry[State]) -> None:
@@ -244,6 +250,23 @@ class Recorder:
                     self._open = (number, STORAGE, entry.at, STORAGE)
                 case _:
                     pass
+
+    def _follow_second(self, entry: Entry[State]) -> None:
+        """The second source of a crowd's joiner, beside the first."""
+        second = entry.after.second if isinstance(entry.after, Transferring) else None
+        if second is not None and second.source is None:
+            second = None
+        if self._aside is not None and (second is None or second.attempt != self._aside[0]):
+            number, source, began, transport = self._aside
+            chunks = dict(entry.after.journey.origins).get(source)
+            nbytes = payload_of(self._layout, chunks) if chunks else 0
+            left = any(reason.startswith(f"{source}: ") for reason in entry.after.journey.detours)
+            outcome = _last_detour(entry.after.journey) if left else "ok"
+            self._attempts.append(Attempt(number, source, transport, entry.at - began, nbytes, outcome))
+            self._aside = None
+        if second is not None and second.source is not None:
+            began = entry.at if self._aside is None else self._aside[2]
+            self._aside = (second.attempt, second.source.worker, began, second.transport)
 
     def progress(self) -> Progress:
         """Where the cold start stands at its last step."""

@@ -110,6 +110,8 @@ class Source(msgspec.Struct, frozen=True):
     mode: Mode = Mode.SILENT
     have: Chunks | None = Chunks()
     """What may be lent; None: everything."""
+    parts: tuple[int, ...] = ()
+    """The parts of it that have begun to arrive; empty: all."""
     told: float = -1.0
     """When joiners were last told of what is here."""
     generation: int = 1
@@ -152,8 +154,10 @@ def chunks_shared(source: Source, event: events.ChunksShared, at: float) -> Move
     if source.have is None:
         return source, ()
     pause = source.terms.beat if event.have == source.have else source.terms.tell
-    sharing, effects = _tell(replace(source, mode=Mode.OPEN, have=event.have), pause, at)
-    return sharing, (_advert(sharing), *effects) if source.mode is Mode.SILENT else effects
+    sharing = replace(source, mode=Mode.OPEN, have=event.have, parts=event.parts)
+    sharing, effects = _tell(sharing, pause, at)
+    news = source.mode is Mode.SILENT or source.parts != event.parts
+    return sharing, (_advert(sharing), *effects) if news else effects
 
 
 def sharing_ended(source: Source, event: events.SharingEnded, at: float) -> Move:
@@ -172,7 +176,7 @@ def lending_started(source: Source, event: events.LendingStarted, at: float) -> 
     if source.have is None:
         return source, ()
     mode = Mode.WITHHELD if source.mode is Mode.WITHHELD else Mode.OPEN
-    lending = replace(source, mode=mode, have=None)
+    lending = replace(source, mode=mode, have=None, parts=())
     return lending, (_advert(lending), Disarm(Timer.TELL), *_progress(lending))
 
 
@@ -442,6 +446,7 @@ def _advert(source: Source, *, afresh: bool = False) -> Advertise:
         source.generation,
         source.proof,
         source.have,
+        source.parts,
         afresh=afresh,
         lends=source.mode is Mode.OPEN,
         held=_held(source),

@@ -34,6 +34,8 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "stall": ("2", 2.0),
     "sources": ("1", 1),
     "follow": ("11", 11.0),
+    "share": ("0.5", 0.5),
+    "crowd": ("0", 0),
     "storage_stall": ("33", 33.0),
     "whole_load": ("700", 700.0),
     "presence": ("7.5", 7.5),

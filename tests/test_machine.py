@@ -39,7 +39,9 @@ from coldstart.phases.states import (
 from coldstart.plan import Chunks, Limits, Pace
 from coldstart.ports import Advert
 
-LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2, share=0.0)
+LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2, share=0.0, crowd=0)
+CROWD = replace(LIMITS, sources=1, crowd=1)
+"""Every source gives a part, and there is a second one; fewer tries keep the exploration small."""
 CHUNKS = 2
 
 
@@ -50,6 +52,18 @@ def advert(worker: str, have: int = CHUNKS) -> Advert:
 def answers(state: State, effect: Effect) -> Iterator[Event]:
     """Everything the world may answer to an effect, good and bad."""
     match effect:
+        case effects.ClaimSource(attempt=n) if n < 0:
+            yield events.SourceClaimed(n, advert("s"), "root", part=1)
+            yield events.ClaimDeferred(n, "")
+            yield events.ClaimFailed(n, "bus down")
+            yield events.OfferReceived(n, "tcp", b"t", 1)
+            yield events.OfferReceived(n, "tcp", b"t", 1, Chunks.of([1]))
+            yield events.OfferRefused(n, "busy")
+            yield events.SourceProgressed(n, None)
+        case effects.ClaimSource(attempt=n, crowd=crowd) if crowd:
+            yield events.SourceClaimed(n, advert("p"), "root", part=0)
+            yield events.SourceClaimed(n, advert("p", have=1), "", part=0)
+            yield events.ClaimFailed(n, "bus down")
         case effects.ClaimSource(attempt=n, exclude=exclude):
             for worker in ("a", "b", "c"):
                 if worker not in exclude:
@@ -110,6 +124,9 @@ def ambient(state: State) -> Iterator[Event]:
             yield events.GroupHeard((Verdict(question, False, "1", "gone"),))
     for timer in (Timer.PATIENCE, Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET, Timer.CHECK, Timer.GROUP):
         yield events.Expired(timer)
+    if isinstance(state, Transferring) and state.second is not None:
+        for timer in (Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET):
+            yield events.Expired(timer, str(state.second.attempt))
     if isinstance(state, Handshaking):
         yield events.OfferReceived(n, "tcp", b"t", 1)
         yield events.OfferReceived(n, "tcp", b"t", 1, Chunks.first(1))
@@ -126,12 +143,20 @@ def ambient(state: State) -> Iterator[Event]:
 
 def normal(state: State) -> State:
     """The state without what only grows, so that exploration closes."""
-    journey = replace(state.journey, attempt=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0))
+    journey = replace(
+        state.journey, attempt=0, asides=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0)
+    )
     if journey.accord is not None:
         verdicts = tuple(Verdict(verdict.question, verdict.yes) for verdict in journey.accord.verdicts)
         said = tuple(sorted(journey.accord.said))
         journey = replace(journey, accord=replace(journey.accord, said=said, verdicts=verdicts, waited=0.0))
     state = replace(state, journey=journey)
+    if isinstance(state, Transferring | Abandoning) and state.second is not None:
+        state = replace(state, second=replace(state.second, attempt=-1))
+    if isinstance(state, Transferring):
+        state = replace(state, seen=0.0)
+    if isinstance(state, Abandoning):
+        state = replace(state, waits=tuple(0 if attempt > 0 else -1 for attempt in state.waits))
     if isinstance(state, Discovering | Waiting | Handshaking | Agreeing | Confirming):
         state = replace(state, since=0.0)
     if isinstance(state, Transferring | Abandoning):
@@ -143,11 +168,17 @@ def normal(state: State) -> State:
     return state
 
 
+def attempts(state: State) -> set[int]:
+    """Whose events are news."""
+    second = state.second if isinstance(state, Transferring | Abandoning) else None
+    return {state.journey.attempt} if second is None else {state.journey.attempt, second.attempt}
+
+
 class Explored:
     """Breadth-first closure of the machine under an adversarial world; in a group, of less of it."""
 
-    def __init__(self, group: Group | None = None) -> None:
-        limits, chunks = (LIMITS, CHUNKS) if group is None else (replace(LIMITS, sources=1), 1)
+    def __init__(self, group: Group | None = None, limits: Limits = LIMITS) -> None:
+        limits, chunks = (limits, CHUNKS) if group is None else (replace(limits, sources=1), 1)
         self.states: set[State] = set()
         self.phases: set[tuple[Phase, Phase]] = set()
         self.steps = 0
@@ -168,16 +199,24 @@ class Explored:
                 live = tuple(
                     effect
                     for effect in (*pending, *asked)
-                    if getattr(effect, "attempt", after.journey.attempt) == after.journey.attempt
+                    if getattr(effect, "attempt", after.journey.attempt) in attempts(after)
                 )
                 live = tuple(dict.fromkeys(live))
                 if isinstance(event, events.PullEnded):  # until then it may tell of bytes, whatever state that is
-                    live = tuple(e for e in live if e in asked or not isinstance(e, effects.Pull | effects.ReadStorage))
+                    live = tuple(
+                        e
+                        for e in live
+                        if e in asked
+                        or not isinstance(e, effects.Pull | effects.ReadStorage)
+                        or e.attempt != event.attempt
+                    )
                 if type(after) is not type(state) or after.journey.attempt != state.journey.attempt:
                     live = tuple(
                         effect
                         for effect in live
-                        if effect in asked or isinstance(effect, effects.Pull | effects.ReadStorage)
+                        if effect in asked
+                        or isinstance(effect, effects.Pull | effects.ReadStorage)
+                        or (isinstance(effect, effects.ClaimSource) and effect.attempt < 0)
                     )
                 key = (normal(after), frozenset(type(effect).__name__ for effect in live))
                 if key not in seen:
@@ -189,6 +228,11 @@ class Explored:
 @pytest.fixture(scope="module")
 def explored() -> Explored:
     return Explored()
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Explored:
+    return Explored(limits=CROWD)
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +289,21 @@ def test_serving_always_means_every_chunk_verified(explored: Explored, grouped: 
             assert state.journey.complete, state
 
 
+def test_exploration_closes_with_a_second_source_too(crowded: Explored) -> None:
+    seconds = [state.second for state in crowded.states if isinstance(state, Transferring) and state.second]
+    assert any(second.pulling for second in seconds)
+    assert any(second.ending for second in seconds)
+    assert {Serving, Failed, Gone, Replacing, Abandoning} < {type(state) for state in crowded.states}
+
+
+def test_two_sources_never_bring_the_same_chunk(crowded: Explored) -> None:
+    for state in crowded.states:
+        if isinstance(state, Transferring) and state.second is not None:
+            assert not state.pulling & state.second.pulling, state
+        if isinstance(state, Serving | Checking):
+            assert state.journey.complete, state
+
+
 def test_illegal_events_raise_and_name_both() -> None:
     with pytest.raises(IllegalTransition, match="CheckPassed in state Idle"):
         step(initial(LIMITS), events.CheckPassed(0), 0.0)
@@ -253,14 +312,14 @@ def test_illegal_events_raise_and_name_both() -> None:
 def drive(seed: int) -> tuple[State, int]:
     """Answer effects at random until the machine ends or serves; returns the number of steps."""
     random_ = random.Random(seed)
-    state, asked = step(initial(LIMITS), events.Started(CHUNKS), 0.0)
+    state, asked = step(initial(CROWD if seed % 2 else LIMITS), events.Started(CHUNKS), 0.0)
     pending, at, steps = list(asked), 0.0, 0
     while not ended(state) and not isinstance(state, Serving):
         steps += 1
         at += random_.random()
         choices: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
-        choices = [c for c in choices if getattr(c, "attempt", state.journey.attempt) == state.journey.attempt]
-        armed = [events.Expired(e.timer) for e in pending if isinstance(e, effects.Arm)]
+        choices = [c for c in choices if getattr(c, "attempt", state.journey.attempt) in attempts(state)]
+        armed = [events.Expired(e.timer, e.subject) for e in pending if isinstance(e, effects.Arm)]
         if isinstance(state, Handshaking):
             choices.append(events.OfferReceived(state.journey.attempt, "tcp", b"t", 1))
         event = random_.choice(choices or armed)
@@ -271,7 +330,8 @@ def drive(seed: int) -> tuple[State, int]:
         except IllegalTransition:
             continue  # the random world answers twice; the explorer above shows what is legal
         news = [effect for effect in asked if not isinstance(effect, effects.Share)]
-        pending = (pending if not news else []) + news
+        kept = [each for each in pending if isinstance(each, effects.Pull | effects.ReadStorage | Arm)]
+        pending = (pending if not news else kept[-24:]) + news
         assert steps < 500, "does not end"
     return state, steps
 

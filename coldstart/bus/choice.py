@@ -16,10 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 from coldstart.bus.limits import MAX_SKIPS
-from coldstart.ports import Advert, Claim, Skip
+from coldstart.ports import PARTS, Advert, Claim, Skip
 
 _WORST = (-1.0, 0, 0)
 """Below the rank of whoever has a free slot."""
+
+_ALL_PARTS = tuple(range(PARTS))
 
 _SAME_HOST, _SAME_RACK, _ELSEWHERE = 2, 1, 0
 
@@ -30,8 +32,8 @@ class Standing:
     """One worker: its advert while that lives, and the slots that it has lent, which may outlive it."""
 
     __slots__ = (
-        "advert", "complete", "ends", "have", "incarnation", "layout", "rank", "refusal", "slots", "struck", "told",
-        "transports", "usable", "used", "worker",
+        "advert", "complete", "ends", "have", "incarnation", "layout", "of_parts", "parts", "rank", "refusal", "slots",
+        "struck", "told", "transports", "unfit", "usable", "used", "worker",
     )  # fmt: skip
 
     def __init__(self, advert: Advert) -> None:
@@ -42,12 +44,17 @@ class Standing:
         self.slots: dict[str, float] = {}
         """End of each slot by transfer; of lapsed ones too, until the next grant."""
         self.used = 0
+        self.of_parts: set[str] = set()
+        """Transfers in ``slots`` that are of one part each."""
         self.struck = False
         self.told = advert
         """The advert as others are told it: with what the bus fills in."""
         self.layout = advert.layout
         self.transports = advert.transports
         self.have, self.complete = advert.have, False
+        self.parts = _ALL_PARTS
+        self.unfit = False
+        """Struck or empty: of no use to anybody, even with a free slot."""
         self.usable = False
         self.refusal: Skip | None = None
         """Why nobody can use it, if so."""
@@ -60,19 +67,72 @@ class Standing:
         self.told = msgspec.structs.replace(advert, used=used, struck=struck) if used or struck else advert
         self.layout, self.transports = advert.layout, advert.transports
         self.have, self.complete = advert.have, advert.have >= advert.total
+        self.parts = tuple(sorted(set(advert.parts))) or _ALL_PARTS
+        self.unfit = struck or advert.have <= 0
         reason = "struck" if struck else "empty" if advert.have <= 0 else "busy" if free <= 0 else ""
         self.usable = not reason
         self.refusal = Skip(self.worker, reason, advert.layout) if reason else None
         # Less loaded first, then more free slots, then more chunks.
         self.rank = _WORST if reason else (-used / advert.slots, free, advert.have)
 
+    def lend(self, transfer: str, until: float, now: float, *, of_part: bool) -> None:
+        """Take a slot, of one part or of everything."""
+        if len(self.slots) > self.used:
+            self.slots = {name: ends for name, ends in self.slots.items() if ends > now}
+        self.slots[transfer] = until
+        self.used = len(self.slots)
+        if of_part:
+            self.of_parts.add(transfer)
+        else:
+            self.of_parts.discard(transfer)
+
+    def end(self, transfer: str, now: float) -> bool:
+        """Give a slot back; whether it was in use."""
+        self.of_parts.discard(transfer)
+        if self.slots.pop(transfer, now) <= now:
+            return False
+        self.used -= 1
+        return True
+
+    def lapse(self, now: float) -> bool:
+        """Count the slots anew; whether any has lapsed."""
+        used = sum(ends > now for ends in self.slots.values())
+        if used == self.used:
+            return False
+        self.used = used
+        self.of_parts = {transfer for transfer in self.of_parts if self.slots[transfer] > now}
+        return True
+
+    def forget_slots(self) -> None:
+        self.slots.clear()
+        self.of_parts.clear()
+        self.used = 0
+
+
+class Wait(NamedTuple):
+    """What the line means for a claim at one moment.
+
+    ``seconds`` is how long it has waited since anything moved; a grant would be of ``part``, or of everything (-1).
+    """
+
+    seconds: float
+    part: int
+
+
+PATIENT = Wait(math.inf, -1)
+"""Of a claim that would share any source by now."""
+
 
 class Survey(NamedTuple):
-    """The equally good best sources, the first of those passed over, and whether any at all is only taken."""
+    """The equally good best sources, and the first of those passed over.
+
+    ``busy``: any of these at all is only taken; ``lacking``: or has only nothing of the part that is wanted.
+    """
 
     best: list[Standing]
     skipped: tuple[Skip, ...]
     busy: bool
+    lacking: bool
 
 
 class Seeker:
@@ -86,8 +146,8 @@ class Seeker:
         self._transports = frozenset(claim.transports)
         self._near = bool(claim.host or claim.rack)
 
-    def refusal(self, standing: Standing, waited: float) -> Skip | None:
-        """Why ``standing``, whose advert is alive, will not do after ``waited`` seconds in line."""
+    def refusal(self, standing: Standing, wait: Wait) -> Skip | None:
+        """Why ``standing``, whose advert is alive, will not do for a claim that has waited like this."""
         claim = self.claim
         if standing.worker in self._excluded:
             reason = "excluded"
@@ -95,28 +155,35 @@ class Seeker:
             reason = "layout"
         elif standing.transports != claim.transports and not self._shares(standing):
             reason = "transports"
-        elif not (standing.complete or standing.have > claim.have or standing.struck or standing.have <= 0):
-            reason = "behind"
+        elif not standing.unfit and (lack := self._lack(standing, wait.part)):
+            reason = lack
         elif standing.refusal is not None:
             return standing.refusal
-        elif standing.used and waited < claim.share_seconds:
+        elif wait.seconds < claim.share_seconds and standing.used > (len(standing.of_parts) if wait.part >= 0 else 0):
             reason = "shared"
         else:
             return None
         return Skip(standing.worker, reason, standing.layout)
 
+    def _lack(self, standing: Standing, part: int) -> str:
+        """Why ``standing`` has nothing that is new to this joiner, if so."""
+        # Of those who have less than everything and wait for one another, whoever has most must find all others behind.
+        if self.claim.part < 0 and not standing.complete and standing.have <= self.claim.have:
+            return "behind"
+        return "part" if part >= 0 and part not in standing.parts else ""
+
     def _shares(self, standing: Standing) -> bool:
         return not (self._transports and self._transports.isdisjoint(standing.transports))
 
-    def survey(self, listed: Iterable[Standing], waited: float, *, first: bool = False) -> Survey:
+    def survey(self, listed: Iterable[Standing], wait: Wait, *, first: bool = False) -> Survey:
         """Judge each of ``listed``, or those up to the first that will do."""
         best: list[Standing] = []
         best_rank: _Rank = ()
         refusal_of, near = self.refusal, self._near
         skipped: list[Skip] = []
-        busy = False
+        busy = lacking = False
         for standing in listed:
-            refusal = refusal_of(standing, waited)
+            refusal = refusal_of(standing, wait)
             if refusal is None:
                 rank: _Rank = (self._nearness(standing), *standing.rank) if near else standing.rank
                 if rank == best_rank:
@@ -127,9 +194,10 @@ class Seeker:
                     break
                 continue
             busy = busy or refusal.reason in ("busy", "shared")
+            lacking = lacking or refusal.reason == "part"
             if len(skipped) < MAX_SKIPS:
                 skipped.append(refusal)
-        return Survey(best, tuple(skipped), busy)
+        return Survey(best, tuple(skipped), busy, lacking)
 
     def _nearness(self, standing: Standing) -> int:
         advert, claim = standing.told, self.claim

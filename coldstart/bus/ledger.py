@@ -98,7 +98,8 @@ class Ledger:
         # To a joiner, an excluded leader does not exist: it takes the lease over.
         if leader and leader != claim.worker and leader not in claim.exclude:
             return Deferred(leader, root, self.epoch, skipped)
-        if claim.lead_seconds <= 0:
+        # A source whose first chunk of our part is still to come makes nobody lead, but does not hide who does.
+        if turn.lacking or claim.lead_seconds <= 0 or claim.part >= 0:
             return Deferred("", root, self.epoch, skipped)
         shard.leaders.put(claim.layout, claim.worker, now, claim.lead_seconds)
         elected = Elected(root, self.epoch, skipped)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from coldstart.errors import BusError
 from coldstart.group import MAX_REASON, Paper
 from coldstart.identity import MAX_TRUTH_BYTES, is_id
-from coldstart.ports import Claim
+from coldstart.ports import PARTS, Advert, Claim
 
 MAX_LETTER_BYTES = 64 * 1024
 """Letters, hellos and journal entries; a handshake needs about 2 KiB."""
@@ -43,6 +43,12 @@ LOOKS = 64
 
 MAX_GRANTS = 8
 """Claims in line that one operation serves."""
+
+MAX_CROWD = 64
+"""A claim may ask for no larger crowd: the store counts it whenever a part could be granted."""
+
+MOVED_SECONDS = 300.0
+"""The last grant of a line is remembered so long: longer ``share_seconds`` count from a claim's arrival alone."""
 
 MAX_CHUNKS = 65_536
 """Chunks of which digests can be stated: 1.1 MiB."""
@@ -81,7 +87,19 @@ def check_claim(claim: Claim) -> None:
     check_ids(shard=claim.shard, layout=claim.layout, worker=claim.worker, transfer=claim.transfer)
     if claim.inbox:
         check_ids(inbox=claim.inbox)
+    if not (-1 <= claim.part < PARTS and 0 <= claim.crowd <= MAX_CROWD):
+        raise BusError(
+            f"a claim of part {claim.part} in a crowd of {claim.crowd} cannot be",
+            advice=f"ask for -1 or a part below {PARTS}, in a crowd of 0 to {MAX_CROWD}",
+        )
     check_letter(claim.hello, "hello")
+
+
+def check_advert(shard: str, advert: Advert) -> None:
+    """Refuse an advert that names what cannot be."""
+    check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+    if not all(0 <= part < PARTS for part in advert.parts):
+        raise BusError(f"an advert of the parts {advert.parts} cannot be", advice=f"there are 0 to {PARTS - 1}")
 
 
 def check_letter(body: bytes, what: str) -> None:

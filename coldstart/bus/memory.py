@@ -16,7 +16,15 @@ import anyio
 import anyio.lowlevel
 
 from coldstart.bus.ledger import Ledger
-from coldstart.bus.limits import check_claim, check_digests, check_ids, check_letter, check_paper, check_truth
+from coldstart.bus.limits import (
+    check_advert,
+    check_claim,
+    check_digests,
+    check_ids,
+    check_letter,
+    check_paper,
+    check_truth,
+)
 from coldstart.bus.shard import Shard
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
@@ -113,7 +121,7 @@ class MemoryBus:
     async def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
     ) -> Standing:
-        check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+        check_advert(shard, advert)
         for transfer in (*held, *ended):
             check_ids(transfer=transfer)
         await self._call("advertise")

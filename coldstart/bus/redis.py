@@ -25,6 +25,7 @@ from coldstart.bus.connections import Routes, Server, Word
 from coldstart.bus.description import Description, described
 from coldstart.bus.ear import Ear, Streams
 from coldstart.bus.limits import (
+    check_advert,
     check_claim,
     check_digests,
     check_ids,
@@ -123,7 +124,7 @@ class RedisBus:
     async def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
     ) -> Standing:
-        check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+        check_advert(shard, advert)
         for transfer in (*held, *ended):
             check_ids(transfer=transfer)
         fields = await self._advertise(
@@ -269,4 +270,6 @@ def _claim_words(claim: Claim) -> dict[str, object]:
         "inbox": claim.inbox,
         "queue_ms": _milliseconds(queue_seconds(claim)),
         "share_ms": _milliseconds(claim.share_seconds),
+        "part": claim.part,
+        "crowd": claim.crowd,
     }

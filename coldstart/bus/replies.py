@@ -14,7 +14,7 @@ import msgspec
 
 from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES
 from coldstart.errors import BusError
-from coldstart.ports import Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip, Stated
+from coldstart.ports import PARTS, Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip, Stated
 
 _Kind = Literal["granted", "elected", "deferred", "conflicted"]
 
@@ -31,6 +31,7 @@ class _Grant(msgspec.Struct, array_like=True):
     source: str
     used: int
     fence: int
+    part: int = -1
 
 
 class Fields:
@@ -69,6 +70,13 @@ class Fields:
             return int(self.blob())
         except ValueError:
             raise self.nonsense("no number where one belongs") from None
+
+    def part(self) -> int:
+        """The part that was granted; an answer of an older version has none, which means everything."""
+        part = self.number() if self else -1
+        if not -1 <= part < PARTS:
+            raise self.nonsense(f"the part {part}")
+        return part
 
     def advert(self) -> Advert:
         """An advert, the number of its slots in use, and whether it is struck."""
@@ -128,7 +136,8 @@ def claim_outcome(fields: ShardFields) -> ClaimOutcome:
             return Conflicted(roots=fields.names(), epoch=epoch)
         case "granted":
             root, skipped = fields.text(), fields.skips()
-            return Granted(source=fields.advert(), fence=fields.number(), root=root, epoch=epoch, skipped=skipped)
+            source, fence = fields.advert(), fields.number()
+            return Granted(source, fence, root, epoch, skipped, fields.part())
         case "elected":
             return Elected(root=fields.text(), epoch=epoch, skipped=fields.skips())
         case "deferred":
@@ -202,8 +211,10 @@ def _letter(pairs: list[bytes]) -> Letter | None:
         return Letter(body=body, fence=int(fence))
     try:
         grant = msgspec.json.decode(told, type=_Grant)
+        if not -1 <= grant.part < PARTS:
+            return None
         source = msgspec.structs.replace(msgspec.json.decode(grant.source, type=Advert), used=grant.used)
-        granted = Granted(source, grant.fence, grant.root, grant.epoch)
+        granted = Granted(source, grant.fence, grant.root, grant.epoch, part=grant.part)
         return Letter(body, transfer=fields.get(b"transfer", b"").decode(), granted=granted)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

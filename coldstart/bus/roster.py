@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
 
-from coldstart.bus.choice import Seeker, Standing, Survey
+from coldstart.bus.choice import Seeker, Standing, Survey, Wait
 from coldstart.bus.leases import Leases
 from coldstart.bus.limits import MAX_PREFERRED, SCAN, SHARD_SECONDS
 from coldstart.ports import Advert
@@ -47,25 +47,25 @@ class Roster:
         standing = self._known.get(worker)
         return None if standing is None or standing.advert is None else standing
 
-    def survey(self, seeker: Seeker, waited: float, now: float) -> Survey:
+    def survey(self, seeker: Seeker, wait: Wait, now: float) -> Survey:
         """Look for a source: at those preferred, then at :data:`SCAN` adverts, then at more while none will do."""
         self._settle(now)
         claim, listed = seeker.claim, self._listed
-        if claim.prefer and (survey := self._preferred(seeker, waited)).best:
+        if claim.prefer and (survey := self._preferred(seeker, wait)).best:
             return survey
         if len(listed) <= SCAN:
-            return seeker.survey(listed, waited)
+            return seeker.survey(listed, wait)
         start = claim.luck % len(listed)
-        survey = seeker.survey(listed[start : start + SCAN] + listed[: max(start + SCAN - len(listed), 0)], waited)
+        survey = seeker.survey(listed[start : start + SCAN] + listed[: max(start + SCAN - len(listed), 0)], wait)
         # Who stands in line is served when a source that was not looked at renews its advert. The reasons are
         # full by now, so for others too more looking finds nothing new if nobody has a free slot for anybody.
         if survey.best or (survey.busy and (claim.queue_seconds > 0 or not self._usable)):
             return survey
-        return seeker.survey(listed[start:] + listed[:start], waited, first=True)
+        return seeker.survey(listed[start:] + listed[:start], wait, first=True)
 
-    def _preferred(self, seeker: Seeker, waited: float) -> Survey:
+    def _preferred(self, seeker: Seeker, wait: Wait) -> Survey:
         known = (self._known.get(worker) for worker in seeker.claim.prefer[:MAX_PREFERRED])
-        return seeker.survey((found for found in known if found is not None and found.advert), waited, first=True)
+        return seeker.survey((found for found in known if found is not None and found.advert), wait, first=True)
 
     def advertise(
         self, advert: Advert, now: float, seconds: float, held: Sequence[str], ended: Sequence[str]
@@ -80,8 +80,7 @@ class Roster:
             self._listed.insert(self._place(standing), standing)
         # A new incarnation has lent nothing yet.
         if standing.incarnation not in ("", advert.incarnation):
-            standing.slots.clear()
-            standing.used = 0
+            standing.forget_slots()
         standing.advert, standing.incarnation = advert, advert.incarnation
         standing.ends = until = now + seconds
         if until < self._due:
@@ -92,9 +91,7 @@ class Roster:
         standing.struck = self._still_struck(advert, now)
         changed = before != advert
         for transfer in ended:
-            if standing.slots.pop(transfer, now) > now:
-                standing.used -= 1
-                changed = True
+            changed = standing.end(transfer, now) or changed
         if changed or standing.used != used or standing.struck != struck:
             self._assess(standing)
         return changed
@@ -139,13 +136,10 @@ class Roster:
         self._forget(standing)
         return True
 
-    def lend(self, standing: Standing, transfer: str, now: float, seconds: float) -> Advert:
+    def lend(self, standing: Standing, transfer: str, now: float, seconds: float, *, of_part: bool) -> Advert:
         """Take a slot at a source that the survey of this moment has found; its advert with the slot in use."""
-        slots = standing.slots
-        if len(slots) > standing.used:
-            slots = standing.slots = {name: ends for name, ends in slots.items() if ends > now}
-        slots[transfer] = until = now + seconds
-        standing.used = len(slots)
+        until = now + seconds
+        standing.lend(transfer, until, now, of_part=of_part)
         self._due = min(self._due, until)
         self._assess(standing)
         return standing.told
@@ -156,8 +150,7 @@ class Roster:
         standing = self._known.get(worker)
         if standing is None or transfer not in standing.slots:
             return False
-        if standing.slots.pop(transfer) > now:
-            standing.used -= 1
+        if standing.end(transfer, now):
             self._assess(standing)
             self._forget(standing)
         return True
@@ -170,11 +163,10 @@ class Roster:
         for standing in tuple(self._known.values()):
             if standing.advert is not None and standing.ends <= now:
                 self._unlist(standing)
-            alive = [ends for ends in standing.slots.values() if ends > now]
-            if len(alive) != standing.used:
-                standing.used = len(alive)
+            if standing.lapse(now):
                 self._assess(standing)
             self._forget(standing)
+            alive = [ends for ends in standing.slots.values() if ends > now]
             self._due = min(self._due, *alive, math.inf if standing.advert is None else standing.ends)
 
     def _assess(self, standing: Standing) -> None:

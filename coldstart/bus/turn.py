@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coldstart.bus.choice import Seeker, Standing
+from coldstart.bus.choice import PATIENT, Seeker, Standing, Wait
 from coldstart.bus.limits import INBOX_SECONDS, LOOKS, MAX_GRANTS
 from coldstart.bus.shard import Shard
 from coldstart.ports import Claim, Granted, Letter, Skip
@@ -30,20 +30,21 @@ class Turn:
         """Those that the last :meth:`seek` has passed over."""
         self.busy = False
         """Whether one of them might do in a moment."""
+        self.lacking = False
+        """Whether one of them might do once it has a chunk of the part that is wanted."""
 
     def seek(self, claim: Claim) -> Granted | None:
         """A slot for ``claim``, from a source that none of those ahead of it can use."""
         shard, seeker = self._shard, Seeker(claim)
-        place = shard.lines.place(claim.transfer, claim.layout, self._now)
-        waited = self._now - place.since if place is not None else 0.0
         while self._grants:
-            survey = shard.roster.survey(seeker, waited, self._now)
-            self.skipped, self.busy = survey.skipped, survey.busy
+            wait = shard.lines.wait(claim, self._now)
+            survey = shard.roster.survey(seeker, wait, self._now)
+            self.skipped, self.busy, self.lacking = survey.skipped, survey.busy, survey.lacking
             if not survey.best:
                 return None
             chosen = survey.best[claim.luck % len(survey.best)]
             if not self.serve(chosen, before=claim.transfer):
-                return self._grant(claim, chosen, survey.skipped)
+                return self._grant(claim, chosen, wait, survey.skipped)
         self.busy = True
         return None
 
@@ -56,20 +57,26 @@ class Turn:
             if not (source.usable and self._grants and self._looks):
                 break
             self._looks -= 1
-            claim = place.seeker.claim
-            if place.seeker.refusal(source, self._now - place.since) is None:
+            seeker, claim = place.seeker, place.seeker.claim
+            # Most of a long line is passed over for what does not change, and what does costs more to find out.
+            if seeker.refusal(source, PATIENT) is not None:
+                continue
+            wait = shard.lines.wait(claim, self._now)
+            if seeker.refusal(source, wait) is None:
                 self._grants -= 1
                 served = True
-                granted = self._grant(claim, source)
+                granted = self._grant(claim, source, wait)
                 if claim.inbox:
                     self._deliver(claim.inbox, Letter(b"", transfer=claim.transfer, granted=granted))
         return served
 
-    def _grant(self, claim: Claim, source: Standing, skipped: tuple[Skip, ...] = ()) -> Granted:
+    def _grant(self, claim: Claim, source: Standing, wait: Wait, skipped: tuple[Skip, ...] = ()) -> Granted:
         shard, now = self._shard, self._now
-        told = shard.roster.lend(source, claim.transfer, now, claim.slot_seconds)
+        part = wait.part
+        told = shard.roster.lend(source, claim.transfer, now, claim.slot_seconds, of_part=part >= 0)
         shard.fence += 1
-        granted = Granted(told, shard.fence, shard.root(claim.layout), self._epoch, skipped)
+        granted = Granted(told, shard.fence, shard.root(claim.layout), self._epoch, skipped, part)
+        shard.lines.taken(claim, now, of_part=part >= 0)
         shard.answers.put(claim.transfer, granted, now, claim.slot_seconds)
         shard.lent.put(claim.transfer, (told.worker, told.inbox), now, INBOX_SECONDS)
         shard.lines.leave(claim.transfer)

@@ -102,7 +102,7 @@ class Asked(msgspec.Struct, frozen=True):
             chunk_bytes=round(self.nbytes / chunks),
             spread=0.0,
             storage=self.storage_gbps * 1e9,
-            fabric=Fabric(link, link, self.storage_all_gbps * 1e9),
+            fabric=Fabric(link, link, self.storage_all_gbps * 1e9, even=True),
             slots=self.slots,
             limits=Limits(patience=self.patience, floor=link / (2 * self.slots)),
         )

@@ -56,9 +56,9 @@ def before_pull(state: Handshaking, at: float) -> Move:
     journey, accord, offer = state.journey, state.journey.accord, state.offer
     assert offer is not None
     if accord is None or accord.verdict(PATH) is not None:
-        return moves.pull(journey, state.source, offer, state.since, at)
+        return moves.pull(journey, state.source, offer, state.since, at, state.part)
     journey, votes = saying.say(moves.spent(journey, state.since, at), PATH, True)
-    return Agreeing(journey, state.source, at, offer), (
+    return Agreeing(journey, state.source, at, offer, part=state.part), (
         *votes,
         Disarm(Timer.PATIENCE),
         Arm(Timer.ANSWER, journey.limits.answer),
@@ -121,7 +121,7 @@ def _go_on(state: State, path: Verdict, at: float) -> Move:
     if not path.yes:
         return _read_storage(state, str(path))
     if state.source is not None and state.offer is not None:
-        after, effects = moves.pull(state.journey, state.source, state.offer, at, at)
+        after, effects = moves.pull(state.journey, state.source, state.offer, at, at, state.part)
     else:
         after, effects = moves.seek(state.journey, at)
     return after, (Disarm(Timer.GROUP), *effects)
@@ -142,7 +142,9 @@ def _fail(state: State, verdict: Verdict) -> Move:
     assert state.journey.accord is not None
     reason = f"group {state.journey.accord.group.name} does not serve: {verdict}"
     after, effects = moves.fail(state.journey, Failure.GROUP, reason)
-    return after, (Abandon(state.journey.attempt), *_release(state, reason), Disarm(Timer.GROUP), *effects)
+    second = state.second if isinstance(state, Transferring | Abandoning) else None
+    others = () if second is None else (Abandon(second.attempt), *moves.end_second(second, reason))
+    return after, (Abandon(state.journey.attempt), *others, *_release(state, reason), Disarm(Timer.GROUP), *effects)
 
 
 def _lost(state: State, reason: str, at: float) -> Move:

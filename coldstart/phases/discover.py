@@ -47,7 +47,7 @@ def source_claimed(state: Discovering | Waiting, event: SourceClaimed, at: float
         return failed, (Release(event.attempt, event.source.worker, "truth conflict"), *effects)
     journey, since = _waited(state, at), at if _follows(state) else state.since
     if event.root or event.source.have < event.source.total:
-        return moves.shake(journey, event.source, event.root, since)
+        return moves.shake(journey, event.source, event.root, since, event.part)
     release = Release(event.attempt, event.source.worker, "no truth published")
     waiting, effects = moves.wait(replace(journey, attempt=journey.attempt + 1), "", since)
     return waiting, (release, *effects)

@@ -42,12 +42,13 @@ from coldstart.phases.states import (
     Loading,
     Move,
     Publishing,
+    Second,
     Serving,
     Transferring,
     Waiting,
 )
-from coldstart.plan import Chunks, Pace
-from coldstart.ports import Advert
+from coldstart.plan import Chunks, Pace, parts_in
+from coldstart.ports import PARTS, Advert
 
 WAITING = 1.5
 """How many times the stall limit a source is waited for that has nothing more to give yet."""
@@ -79,9 +80,24 @@ def seek(journey: Journey, at: float) -> Move:
 
 def claim(journey: Journey) -> ClaimSource:
     """Ask for a source, or, with the same attempt, keep the place in line."""
-    return ClaimSource(
-        journey.attempt, journey.excluded, journey.failed, len(journey.verified), journey.limits.share
-    )
+    limits = journey.limits
+    have = len(journey.verified)
+    return ClaimSource(journey.attempt, journey.excluded, journey.failed, have, limits.share, limits.crowd)
+
+
+def seek_second(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
+    """Look for a source of the part that the first one does not give."""
+    journey = replace(state.journey, asides=state.journey.asides + 1)
+    second = Second(-journey.asides, (state.part + 1) % PARTS)
+    state = replace(state, journey=journey, second=second)
+    return state, (claim_part(state, second),)
+
+
+def claim_part(state: Transferring, second: Second) -> ClaimSource:
+    """Ask for it, or keep the place in line."""
+    journey = state.journey
+    exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker)))
+    return ClaimSource(second.attempt, exclude, journey.failed, share=journey.limits.share, part=second.part)
 
 
 def wait(journey: Journey, leader: str, since: float) -> Move:
@@ -99,29 +115,36 @@ def leave_line(journey: Journey, reason: str) -> Move:
     return after, (Release(journey.attempt, "", reason), *effects)
 
 
-def shake(journey: Journey, source: Advert, root: str, since: float) -> Move:
+def shake(journey: Journey, source: Advert, root: str, since: float, part: int = -1) -> Move:
     """Wait for the source's offer, and get the truth meanwhile, where there is one by now."""
     root = root or journey.root
     known = not root or journey.fetched == root
     journey = replace(journey, tries=journey.tries + 1, root=root)
     fetch = () if known else (FetchTruth(journey.attempt, root),)
-    return Handshaking(journey, source, since, truth=known), (
+    return Handshaking(journey, source, since, part, truth=known), (
         *fetch,
         Disarm(Timer.RETRY),
         Arm(Timer.ANSWER, journey.limits.answer),
     )
 
 
-def pull(journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float) -> Move:
-    """Fetch what is missing from the source."""
+def pull(
+    journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float, part: int = -1
+) -> Move:
+    """Fetch what is missing from the source; in a crowd only a part, and look for a second one of the rest."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
     had, (transport, ticket) = len(journey.verified), (offer.transport, offer.ticket)
-    after, effects = pull_more(Transferring(journey, source, pace, had, transport, ticket, offer.have))
+    after = Transferring(journey, source, pace, had, transport, ticket, offer.have, part=part, seen=at)
+    sought: tuple[Effect, ...] = ()
+    if part >= 0:
+        after, sought = seek_second(after)
+    after, effects = pull_more(after)
     return after, (
         Disarm(Timer.PATIENCE),
         Disarm(Timer.ANSWER),
         ShowLife(journey.attempt, source, offer.number),
         *effects,
+        *sought,
         watch(after),
     )
 
@@ -158,17 +181,32 @@ def tolerance(state: Transferring) -> float:
 
 def share(journey: Journey, chunks: Chunks) -> tuple[Effect, ...]:
     """Let others have ``chunks``; but a loader that brings everything at once writes over what is here."""
-    return (Share(chunks),) if journey.partial and chunks else ()
+    if not journey.partial or not chunks:
+        return ()
+    return (Share(chunks, parts_in(chunks, journey.total) if journey.asides else ()),)
 
 
 def abandon(state: Transferring, reason: str) -> Move:
-    """End the pull; go on when it is quiet."""
-    journey = state.journey
-    return Abandoning(journey, state.source, state.pace, state.had, reason), (
-        Abandon(journey.attempt),
+    """End the pull, and that from a second source; go on when they are quiet."""
+    journey, second = state.journey, state.second
+    waits = [journey.attempt] if state.pulling else []
+    waits += [second.attempt] if second is not None and second.pulling else []
+    after = Abandoning(journey, state.source, state.pace, state.had, reason, tuple(waits), second)
+    return after, (
+        *[Abandon(attempt) for attempt in waits],
+        *end_second(second, reason),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),
     )
+
+
+def end_second(second: Second | None, outcome: str) -> tuple[Effect, ...]:
+    """Give a second source's slot, or a place in line, back; nothing of it is timed any more."""
+    if second is None:
+        return ()
+    worker = second.source.worker if second.source is not None else ""
+    clocks = [Disarm(timer, str(second.attempt)) for timer in (Timer.RETRY, Timer.ANSWER, Timer.STALL, Timer.QUIET)]
+    return (Release(second.attempt, worker, outcome), *clocks)
 
 
 def lose(state: Transferring | Abandoning, at: float) -> Journey:

@@ -14,7 +14,7 @@ import msgspec
 from coldstart.effects import Effect
 from coldstart.events import Event, OfferReceived
 from coldstart.group import Accord
-from coldstart.plan import Chunks, Limits, Pace
+from coldstart.plan import Chunks, Limits, Pace, part_of
 from coldstart.ports import Advert
 
 STORAGE = "storage"
@@ -62,6 +62,7 @@ class Journey(msgspec.Struct, frozen=True):
         excluded: workers never asked again.
         patience: seconds that may still be lost on peers and coordination.
         followed: seconds spent waiting for loaders.
+        asides: second sources that were sought beside a first one; they number their attempts from -1 down.
         root: name of the published truth, empty while unknown.
         fetched: name of the truth whose record is here.
         detours: why each source or path was left, in order.
@@ -81,6 +82,7 @@ class Journey(msgspec.Struct, frozen=True):
     excluded: tuple[str, ...] = ()
     patience: float = 0.0
     followed: float = 0.0
+    asides: int = 0
     root: str = ""
     fetched: str = ""
     detours: tuple[str, ...] = ()
@@ -142,12 +144,33 @@ class Waiting(State, frozen=True):
 
 
 class Handshaking(State, frozen=True):
-    """A slot is ours; the source's offer and the truth are on their way, in any order."""
+    """A slot is ours; the source's offer and the truth are on their way, in any order.
+
+    ``part`` of the stream is to come from there; -1: everything.
+    """
 
     source: Advert
     since: float
+    part: int = -1
     truth: bool = False
     offer: OfferReceived | None = None
+
+
+class Second(msgspec.Struct, frozen=True):
+    """A second source, of another part of the stream: sought, then agreed with, then read (as soon as it has offered).
+
+    ``ending`` says why its pull is being given up.
+    """
+
+    attempt: int
+    part: int
+    source: Advert | None = None
+    offered: bool = False
+    transport: str = ""
+    ticket: bytes = b""
+    have: Chunks | None = None
+    pulling: Chunks = Chunks()
+    ending: str = ""
 
 
 class Agreeing(State, frozen=True):
@@ -160,13 +183,15 @@ class Agreeing(State, frozen=True):
     since: float
     offer: OfferReceived | None
     over: bool = False
+    part: int = -1
 
 
 class Transferring(State, frozen=True):
     """Chunks arrive from ``source`` over ``transport``; ``had`` were verified when it began.
 
     A source that still receives itself has only ``have`` (None: everything). ``pulling`` is on its way; where
-    it is empty, we wait for more to pull.
+    it is empty, we wait for more to pull. In a crowd only one ``part`` is to come from there, as long as any of
+    it is missing and there is a ``second`` source, or one is sought.
     """
 
     source: Advert
@@ -176,21 +201,39 @@ class Transferring(State, frozen=True):
     ticket: bytes = b""
     have: Chunks | None = None
     pulling: Chunks = Chunks()
+    part: int = -1
+    second: Second | None = None
+    seen: float = 0.0
+    """When something of it came last, or word that it goes on."""
 
     @property
     def offered(self) -> Chunks:
-        """What is missing here and can be had there."""
+        """What is missing here, can be had there, and comes from nobody else."""
+        if self.second is None:
+            return self._missing(-1, self.have, Chunks())
+        return self._missing(self.part, self.have, self.second.pulling)
+
+    def offered_by(self, second: Second) -> Chunks:
+        """The same of the second source."""
+        return self._missing(second.part, second.have, self.pulling)
+
+    def _missing(self, part: int, have: Chunks | None, elsewhere: Chunks) -> Chunks:
         missing = self.journey.missing
-        return missing if self.have is None else missing & self.have
+        own = missing & part_of(self.journey.total, part) if part >= 0 else missing
+        wanted = (own or missing) - elsewhere
+        return wanted if have is None else wanted & have
 
 
 class Abandoning(State, frozen=True):
-    """A pull from ``source`` was given up and is not quiet yet."""
+    """A pull from ``source`` was given up, and with it that from a ``second`` one; ``waits`` are the attempts that
+    are not quiet yet."""
 
     source: Advert
     pace: Pace
     had: int
     reason: str
+    waits: tuple[int, ...] = ()
+    second: Second | None = None
 
 
 class Replacing(State, frozen=True):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Arm, Disarm, EndSharing, Release, ReplaceMemory, Strike
+from coldstart.effects import Abandon, Arm, Disarm, EndSharing, Release, ReplaceMemory, Strike
 from coldstart.events import (
+    AttemptEvent,
     BytesLanded,
     ChunkCorrupted,
     ChunkVerified,
@@ -26,17 +27,20 @@ from coldstart.events import (
     Timer,
     TruthReceived,
 )
-from coldstart.phases import groups, moves
-from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Transferring
+from coldstart.phases import aside, groups, moves
+from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
 from coldstart.plan import Chunks, Pace
 from coldstart.ports import Advert
+
+LITTLE = 0.001
+"""Seconds that are not worth another look at the clock."""
 
 
 def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     """Progress: the stall clock starts anew, unless it is too little."""
     limits = state.journey.limits
     pace = state.pace.landing(event.nbytes, limits.floor, at)
-    state = replace(state, pace=pace)
+    state = replace(state, pace=pace, seen=at)
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(pace, at), at)
     return state, (moves.watch(state), *moves.share(state.journey, state.journey.verified))
@@ -57,7 +61,7 @@ def source_progressed(state: Transferring, event: SourceProgressed, at: float) -
     state = replace(state, have=event.have)
     if state.pulling:
         return state, ()
-    state = replace(state, pace=state.pace.landing(0, state.journey.limits.floor, at))
+    state = replace(state, pace=state.pace.landing(0, state.journey.limits.floor, at), seen=at)
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(state.pace, at), at)
     state, effects = moves.pull_more(state)
@@ -87,14 +91,17 @@ def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
     if not event.quiet:
         return _replace_memory(state, event.reason or "not quiet", at)
     if state.journey.complete:
-        return _complete(state.journey, state.source)
+        return _complete_unless_second(replace(state, pulling=Chunks()))
     left_out = state.pulling & state.journey.missing
     if not event.reason and not left_out:
         state, effects = moves.pull_more(state)
         return state, (*effects, moves.watch(state))
     if not event.reason and not state.journey.root and state.have is not None:
         return replace(state, pulling=Chunks()), (moves.watch(state),)
-    left, effects = moves.leave_transfer(state, event.reason or "ended early", at)
+    reason, state = event.reason or "ended early", replace(state, pulling=Chunks())
+    if state.second is not None:
+        return _leave(state, reason, at)
+    left, effects = moves.leave_transfer(state, reason, at)
     return left, (Disarm(Timer.STALL), *effects)
 
 
@@ -114,24 +121,81 @@ def expired(state: Transferring, event: Expired, at: float) -> Move:
     """Nothing landed for too long, or for as long as there was patience left."""
     if event.timer is not Timer.STALL:
         return state, ()
-    stood = at - state.pace.seen >= state.journey.limits.stall
+    if event.subject:
+        return _second_expired(state, event, at)
+    limits = state.journey.limits
+    left = state.seen + limits.stall * (1.0 if state.pulling else moves.WAITING) - at
+    stood = left < LITTLE
+    if state.second is not None and not stood:  # what that one has brought since counts, too
+        state = replace(state, pace=state.pace.landing(0, limits.floor, at))
+        if moves.tolerance(state) > LITTLE:
+            return state, (Arm(Timer.STALL, min(left, moves.tolerance(state))),)
     why = "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at)
     return _leave(state, why, at)
 
 
 def drain_requested(state: Transferring | Abandoning, event: DrainRequested, at: float) -> Move:
-    return moves.leave(state.journey, state.source)
+    gone, effects = moves.leave(state.journey, state.source)
+    second = state.second
+    if second is None:
+        return gone, effects
+    return gone, (Abandon(second.attempt), *moves.end_second(second, "cancelled"), *effects)
+
+
+# ------------------------------------------------------------------------------------ the second source
+
+
+def second_moved(state: Transferring, second: Second, event: AttemptEvent, at: float) -> Move:
+    """What its attempt brought; the first one takes what nobody else is to bring any more."""
+    if isinstance(event, PullEnded) and not event.quiet:
+        return _replace_memory(state, second.ending or event.reason or "not quiet", at)
+    after, effects = aside.step(state, second, event, at)
+    if after.journey.complete:
+        done, more = _complete_unless_second(after)
+        return done, (*effects, *more)
+    if not after.pulling and after.second is not second:
+        after, more = moves.pull_more(after)
+        if more:
+            effects = (*effects, *more, moves.watch(after))
+    return after, effects
+
+
+def _second_expired(state: Transferring, event: Expired, at: float) -> Move:
+    second = state.second
+    if second is None or event.subject != str(second.attempt):
+        return state, ()
+    if event.timer is Timer.QUIET:
+        return _replace_memory(state, second.ending, at)
+    return aside.expired(state, second, event.timer)
+
+
+def _complete_unless_second(state: Transferring) -> Move:
+    """Both pulls have ended and everything is right; until then, there is nothing to be done but wait."""
+    second = state.second
+    if state.pulling or (second is not None and second.pulling):
+        return state, (Disarm(Timer.STALL),) if not state.pulling else ()
+    after, effects = _complete(state.journey, state.source)
+    return after, (*moves.end_second(second, "ok"), *effects)
+
+
+# ----------------------------------------------------------------------------------------- abandoning
 
 
 def late_chunk(state: Abandoning, event: ChunkVerified, at: float) -> Move:
     """It landed before the end and its digest is right: kept."""
-    return replace(state, journey=state.journey.with_chunk(event.chunk, state.source.worker)), ()
+    source = state.source
+    if state.second is not None and event.attempt == state.second.attempt and state.second.source is not None:
+        source = state.second.source
+    return replace(state, journey=state.journey.with_chunk(event.chunk, source.worker)), ()
 
 
 def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
-    """The old pull is quiet: go on with what is missing."""
+    """The old pulls are quiet: go on with what is missing."""
     if not event.quiet:
         return _replace_memory(state, state.reason, at)
+    state = replace(state, waits=tuple([attempt for attempt in state.waits if attempt != event.attempt]))
+    if state.waits:
+        return state, ()
     if state.journey.complete:
         after, effects = _complete(state.journey, state.source)
     else:
@@ -176,11 +240,11 @@ def drain_replacing(state: Replacing, event: DrainRequested, at: float) -> Move:
 
 
 def _leave(state: Transferring, reason: str, at: float) -> Move:
-    """End the pull and go on when it is quiet, or at once where none is under way."""
-    if state.pulling:
+    """End the pulls and go on when they are quiet, or at once where none is under way."""
+    if state.pulling or (state.second is not None and state.second.pulling):
         return moves.abandon(state, reason)
     left, effects = moves.leave_source(moves.lose(state, at), state.source, reason, at)
-    return left, (Disarm(Timer.STALL), *effects)
+    return left, (Disarm(Timer.STALL), *moves.end_second(state.second, reason), *effects)
 
 
 def _too_slow(pace: Pace, at: float) -> str:
@@ -189,7 +253,10 @@ def _too_slow(pace: Pace, at: float) -> str:
 
 def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) -> Move:
     journey = moves.leaving(moves.lose(state, at), state.source, f"{reason}, memory quarantined")
+    others = () if state.second is None else (Abandon(state.second.attempt), *moves.end_second(state.second, reason))
     return Replacing(journey, state.source, at), (
+        Abandon(journey.attempt),
+        *others,
         Disarm(Timer.STALL),
         EndSharing(),
         Release(journey.attempt, state.source.worker, reason),

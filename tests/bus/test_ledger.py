@@ -181,7 +181,7 @@ for number in range(100):
 for number in range(300):
     asked = claim(
         f"j{number}", luck=number * 7919, exclude=("w1", "w2"), transports=("nccl", "rdma", "tcp"),
-        inbox=f"j{number}.in", queue_seconds=30.0, share_seconds=number % 2,
+        inbox=f"j{number}.in", queue_seconds=30.0, share_seconds=number % 2, crowd=number % 3,
     )
     print(ledger.claim(asked))
 for number in range(100):

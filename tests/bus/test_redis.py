@@ -71,8 +71,10 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
                 transports=tuple(rng.sample(["tcp", "nccl"], rng.randrange(3))),
                 host=rng.choice(["", "h1", "h2"]),
                 rack=rng.choice(["", "r1", "r2"]),
+                parts=rng.choice([(), (), (0,), (1,), (1, 0), (1, 1)]),
             )
-            return lambda bus: bus.advertise(SHARD, source, 60)
+            held, ended = rng.choice([(), (transfer,)]), rng.choice([(), (), (f"t{rng.randrange(12)}",)])
+            return lambda bus: bus.advertise(SHARD, source, 60, held, ended)
         case 2 | 3 | 4:
             asked = Claim(
                 shard=SHARD,
@@ -90,7 +92,9 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
                 rack=rng.choice(["", "r1"]),
                 inbox=rng.choice(["", "a.in", "d.in"]),
                 queue_seconds=rng.choice([0, 60, 60]),
-                share_seconds=rng.choice([0, 0, 60]),
+                share_seconds=rng.choice([0, 60]),
+                part=rng.choice([-1, -1, 0, 1]),
+                crowd=rng.choice([0, 1, 2, 3]),
             )
             return lambda bus: bus.claim(asked)
         case 5:
@@ -122,6 +126,40 @@ def _random_call(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
             )
 
 
+def _random_call_in_a_crowd(rng: random.Random) -> Callable[[Bus], Awaitable[object]]:
+    """The like where nearly everybody waits for one of few sources, so that parts are granted."""
+    worker, transfer = rng.choice("abcd"), f"t{rng.randrange(12)}"
+    match rng.randrange(6):
+        case 0 | 1:
+            source = advert(
+                worker,
+                incarnation=rng.choice("1112"),
+                slots=rng.randrange(1, 4),
+                have=rng.choice([0, 1, 3]),
+                total=3,
+                parts=rng.choice([(), (0,), (1,), (0, 1)]),
+            )
+            held, ended = rng.choice([(), (transfer,)]), rng.choice([(), (), (f"t{rng.randrange(12)}",)])
+            return lambda bus: bus.advertise(SHARD, source, 60, held, ended)
+        case 2:
+            source_of = rng.choice([worker, ""])
+            return lambda bus: bus.release(SHARD, source_of, transfer)
+        case _:
+            asked = claim(
+                f"w{transfer}",
+                transfer=transfer,
+                inbox=f"{worker}.in",
+                luck=rng.randrange(100),
+                have=rng.choice([0, 0, 1]),
+                queue_seconds=rng.choice([0, 60, 60, 60]),
+                share_seconds=rng.choice([0, 60, 60]),
+                lead_seconds=rng.choice([0, 0, 0, 60]),
+                part=rng.choice([-1, -1, 0, 1]),
+                crowd=rng.choice([0, 1, 2, 3]),
+            )
+            return lambda bus: bus.claim(asked)
+
+
 class _Follower:
     """Listens to every inbox after each call and says what changed, without ids and epochs."""
 
@@ -147,7 +185,10 @@ def _without_epoch(answer: object) -> object:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_fake_answers_as_the_server_does(shared_server: Server, seed: int) -> None:
+@pytest.mark.parametrize("random_call", [_random_call, _random_call_in_a_crowd])
+async def test_the_fake_answers_as_the_server_does(
+    shared_server: Server, seed: int, random_call: Callable[[random.Random], Callable[[Bus], Awaitable[object]]]
+) -> None:
     rng = random.Random(seed)
     fake = MemoryBus(MemoryStore())
     async with opened(shared_server.url, namespace=shared_server.namespace()) as real:
@@ -156,7 +197,7 @@ async def test_the_fake_answers_as_the_server_does(shared_server: Server, seed: 
         await fake.advertise(SHARD, advert("a"), 60)
         following_real, following_fake = _Follower(real), _Follower(fake)
         for step in range(150):
-            call = _random_call(rng)
+            call = random_call(rng)
             expected, answer = await call(fake), await call(real)
             if not isinstance(answer, str):  # the epoch itself
                 assert _without_epoch(answer) == _without_epoch(expected), f"seed {seed}, step {step}"
@@ -481,13 +522,35 @@ async def test_a_malformed_proof_is_no_proof(server: Server, proof: str) -> None
         assert [each.worker for each in await bus.adverts(SHARD)] == ["good"]
 
 
-async def test_the_advert_of_an_older_version_has_no_proof_and_no_rack_and_can_be_struck(server: Server) -> None:
+@pytest.mark.parametrize("parts", ["null", "0", '"0"', "[2]", "[-1]", "[0.5]", "[[0]]", '{"a": 0}', "[0, null]"])
+async def test_malformed_parts_harm_nobody_else(server: Server, parts: str) -> None:
+    async with opened(server.url) as bus:
+        await bus.advertise(SHARD, advert("good"), 30)
+        await _advertised(server, "evil", msgspec.json.encode(advert("evil")).replace(b"[]", parts.encode()))
+        granted = await bus.claim(claim(part=0))
+        assert isinstance(granted, Granted)
+        assert [(skip.worker, skip.reason) for skip in granted.skipped] == [("evil", "malformed")]
+
+
+async def test_parts_may_be_named_more_often_than_there_are(server: Server) -> None:
+    async with opened(server.url) as bus:
+        await bus.advertise(SHARD, advert("source", parts=(1,) * 20_000), 30)
+        granted = await bus.claim(claim(part=1))
+        assert isinstance(granted, Granted)
+        assert granted.part == 1
+
+
+async def _advertised(server: Server, worker: str, json: bytes) -> None:
+    server.ask("HSET", f"cs:{{{SHARD}}}:adverts", worker, json)
+    server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, worker)
+
+
+async def test_the_advert_of_an_older_version_lacks_what_came_later_and_can_be_struck(server: Server) -> None:
     async with opened(server.url) as bus:
         older = msgspec.json.decode(msgspec.json.encode(advert("older")), type=dict[str, object])
-        del older["proof"], older["struck"], older["rack"]
-        server.ask("HSET", f"cs:{{{SHARD}}}:adverts", "older", msgspec.json.encode(older))
-        server.ask("ZADD", f"cs:{{{SHARD}}}:leases", 10**13, "older")
-        asked = claim(rack="r1")
+        del older["proof"], older["struck"], older["rack"], older["parts"]
+        await _advertised(server, "older", msgspec.json.encode(older))
+        asked = claim(rack="r1", part=1)
         assert isinstance(await bus.claim(asked), Granted)
         assert await bus.release(SHARD, "older", asked.transfer) == advert("older")
         await bus.strike(SHARD, "older", "1", 0, b"doubt")
@@ -509,6 +572,74 @@ async def test_a_malformed_claim_in_line_harms_nobody_else(server: Server, rubbi
         await bus.advertise(SHARD, advert("source", slots=1), 30)
         assert (await bus.adverts(SHARD))[0].used == 1
         assert isinstance(await bus.claim(good), Granted)
+
+
+@pytest.mark.parametrize("crowd", [None, "1", 1e300, -1, 0.5, {}])
+async def test_a_claim_in_line_that_asks_for_no_part_as_we_write_it_gets_everything(
+    server: Server, crowd: object
+) -> None:
+    """As one of an older version does, which knows of neither part nor crowd."""
+    async with opened(server.url) as bus:
+        first, second = (claim(name, queue_seconds=30.0, lead_seconds=0.0) for name in ("first", "second"))
+        for each in (first, second):
+            assert isinstance(await bus.claim(each), Deferred)
+        wait = f"cs:{{{SHARD}}}:wait:{first.transfer}"
+        stored = msgspec.json.decode(str(server.ask("HGET", wait, "claim"), "utf-8"), type=dict[str, object])
+        del stored["part"], stored["crowd"]
+        server.ask("HSET", wait, "claim", msgspec.json.encode(stored if crowd is None else {**stored, "crowd": crowd}))
+        await bus.advertise(SHARD, advert("source"), 30)
+        answer = await bus.claim(first)
+        assert isinstance(answer, Granted)
+        assert answer.part == -1
+
+
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize("role", [None, "", "x", "-1", "2", "0.5", "nan"])
+async def test_a_claim_in_line_without_a_role_as_we_write_it_takes_the_first_part(
+    server: Server, role: str | None, served: bool
+) -> None:
+    async with opened(server.url) as bus:
+        other = claim(transports=("none",), queue_seconds=30.0, lead_seconds=0.0)
+        asked = claim(exclude=() if served else ("source",), queue_seconds=30.0, lead_seconds=0.0, crowd=1)
+        for each in (other, asked):
+            assert isinstance(await bus.claim(each), Deferred)
+        wait = f"cs:{{{SHARD}}}:wait:{asked.transfer}"
+        server.ask(*(("HDEL", wait, "role") if role is None else ("HSET", wait, "role", role)))
+        await bus.advertise(SHARD, advert("source"), 30)
+        answer = await bus.claim(msgspec.structs.replace(asked, exclude=()))
+        assert isinstance(answer, Granted)
+        assert answer.part == 0
+
+
+@pytest.mark.parametrize("moved", ["", "x", "1", "x 0", "9 x", "9 0 0", "9 -1"])
+async def test_a_last_grant_that_names_no_part_as_we_write_it_makes_no_crowd(server: Server, moved: str) -> None:
+    async with opened(server.url) as bus:
+        await bus.advertise(SHARD, advert("source"), 30)
+        server.ask("SET", f"cs:{{{SHARD}}}:moved:{LAYOUT}", moved)
+        answer = await bus.claim(claim(crowd=8, share_seconds=1e10))
+        assert isinstance(answer, Granted)
+        assert answer.part == -1
+
+
+@pytest.mark.parametrize(("kept", "part"), [((), -1), ((1,), 1), ((2,), None), ((-2,), None)])
+async def test_an_answer_names_a_part_that_there_is_or_none_at_all(
+    server: Server, kept: tuple[int, ...], part: int | None
+) -> None:
+    """None is what an older version has kept; nobody reads a part that cannot be."""
+    asked, json = claim(inbox="in"), msgspec.json.encode(advert("source"))
+    server.ask("RPUSH", f"cs:{{{SHARD}}}:claim:{asked.transfer}", "e", "granted", "r", "[]", json, 1, 0, 7, *kept)
+    told = msgspec.json.encode(["e", "r", json.decode(), 1, 7, *kept])
+    server.ask("XADD", f"cs:{{{SHARD}}}:inbox:in", "*", "body", "", "fence", 0, "transfer", "t", "granted", told)
+    async with opened(server.url) as bus:
+        heard = await bus.listen(SHARD, "in", Cursor(), 0)
+        assert [letter.granted.part for letter in heard.letters if letter.granted] == ([] if part is None else [part])
+        if part is None:
+            with pytest.raises(BusError, match="the part"):
+                await bus.claim(asked)
+        else:
+            answer = await bus.claim(asked)
+            assert isinstance(answer, Granted)
+            assert answer.part == part
 
 
 async def test_a_line_is_bounded_and_those_who_gave_up_make_room(server: Server) -> None:
@@ -548,6 +679,8 @@ async def _use_everything(bus: RedisBus) -> None:
     assert isinstance(await bus.claim(waiting[0]), Granted)
     await bus.release(SHARD, "", waiting[1].transfer)
     await bus.claim(claim())
+    await bus.advertise(SHARD, advert("relay", parts=(1,)), 30)
+    assert isinstance(await bus.claim(claim(part=1)), Granted)
     await bus.state(SHARD, "l3", {0: bytes(16)})
     await bus.stated(SHARD, "l3")
     await bus.send(SHARD, "in", b"x", "n")

@@ -10,12 +10,15 @@ script may build the keys that only it knows (the chosen source's slots and inbo
     life                hash: ``epoch`` (random, one per life of the store); ``fence``, ``order`` (counters)
     adverts, leases     hash worker -> advert, sorted set worker -> end of lease in ms
     slots:<worker>      sorted set transfer -> end of slot in ms
+    parts:<worker>      the same, of those slots only that are of one part each
     strike:<worker>     hash: ``incarnation`` and the last ``proof`` of it that is doubted
     lead:<layout>       the worker that reads storage for everybody
     claim:<transfer>    the answer to a claim that changed something
     lent:<transfer>     the source and its inbox, until it is released
     line:<layout>       sorted set transfer -> order of arrival, of the claims that wait
     wait:<transfer>     hash: one such claim, while it has its place
+    arrived:<layout>    how many claims of everything have come to this line
+    moved:<layout>      when the last source of this layout was granted, in ms, and the part (-1: everything)
     root:, truth:, conflict:<layout>
     stated:<layout>     17 bytes for each chunk: 1 and the digest that was stated
     fleet, inbox:<name>, journal    streams
@@ -25,8 +28,8 @@ A script's first write is always one that a full store refuses (HSET, SET, XADD)
 other write the server no longer checks, and memory would grow past its limit. Only what gives
 something back (a release, a withdrawal) does so on a full store too.
 
-``base.py`` has what all begin with, ``choice.py`` and ``line.py`` who gets a source; the scripts
-themselves are in ``sources.py``, ``truths.py``, ``letters.py`` and ``index.py``.
+``base.py`` has what all begin with, ``choice.py``, ``line.py`` and ``parts.py`` who gets a source or a
+part of one; the scripts themselves are in ``sources.py``, ``truths.py``, ``letters.py`` and ``index.py``.
 """
 
 from __future__ import annotations

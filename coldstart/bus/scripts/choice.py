@@ -14,7 +14,7 @@ local function wellformed(advert)
     and type(advert.layout) == 'string' and type(advert.host) == 'string' and type(advert.device) == 'string'
     and type(advert.generation) == 'number' and type(advert.slots) == 'number'
     and type(advert.have) == 'number' and type(advert.total) == 'number'
-    and (advert.proof == nil or type(advert.proof) == 'number')
+    and (advert.proof == nil or type(advert.proof) == 'number') and are_parts(advert.parts)
 end
 
 -- An advert with its slots in use; without advert where it is malformed.
@@ -36,8 +36,8 @@ local function shares(mine, theirs)
   return false
 end
 
--- Why a source will not do for a claim that has been in line for so many ms.
-local function unusable(claim, source, waited)
+-- Why a source will not do for a claim in this place.
+local function unusable(claim, source, place)
   local advert = source.advert
   if not advert then return 'malformed' end
   if source.name == claim.worker then return 'excluded' end
@@ -49,9 +49,12 @@ local function unusable(claim, source, waited)
   if source.struck == nil then source.struck = struck(source.name, advert) end
   if source.struck then return 'struck' end
   if advert.have <= 0 then return 'empty' end
-  if advert.have <= claim.have and advert.have < advert.total then return 'behind' end
+  -- Of those who have less than everything and wait for one another, whoever has most must find all others behind.
+  if claim.part < 0 and advert.have <= claim.have and advert.have < advert.total then return 'behind' end
+  local part = part_for(claim, place)
+  if part >= 0 and not has_part(advert, part) then return 'part' end
   if source.used >= advert.slots then return 'busy' end
-  if source.used > 0 and waited < claim.share_ms then return 'shared' end
+  if shared(claim, source, place) then return 'shared' end
 end
 
 local function nearness(claim, advert)
@@ -75,12 +78,13 @@ end
 """
 
 SURVEY = """
-local best, skipped, busy
+local best, skipped, busy, lacking
 
-local function judge(claim, waited, source)
-  local reason = unusable(claim, source, waited)
+local function judge(claim, source, place)
+  local reason = unusable(claim, source, place)
   if reason then
     busy = busy or reason == 'busy' or reason == 'shared'
+    lacking = lacking or reason == 'part'
     if #skipped < MAX_SKIPS then skipped[#skipped + 1] = {source.name, reason, source.layout} end
     return false
   end
@@ -91,7 +95,7 @@ local function judge(claim, waited, source)
 end
 
 -- Judge the live ones of these workers, or those up to the first that will do.
-local function look_at(claim, waited, names, first)
+local function look_at(claim, place, names, first)
   if #names == 0 then return end
   local strikes = {}
   for at, name in ipairs(names) do strikes[at] = prefix .. 'strike:' .. name end
@@ -102,18 +106,19 @@ local function look_at(claim, waited, names, first)
     if ends[at] and tonumber(ends[at]) > now then
       local source = source_of(name, adverts[at])
       if trusted then source.struck = false end
-      if judge(claim, waited, source) and first then return end
+      if judge(claim, source, place) and first then return end
     end
   end
 end
 
--- Sets best, skipped and busy: those preferred, then SCAN adverts, then more while none will do. Where there
+-- Sets best, skipped, busy and lacking: those preferred, then SCAN adverts, then more while none will do. Where there
 -- are more than SCAN, luck says at which to begin, in the order in which their leases end.
-local function survey(claim, waited)
-  best, skipped, busy = {}, {}, false
-  look_at(claim, waited, {unpack(claim.prefer, 1, math.min(#claim.prefer, MAX_PREFERRED))}, true)
+local function survey(claim, place)
+  best, skipped, busy, lacking = {}, {}, false, false
+  place.part = nil
+  look_at(claim, place, {unpack(claim.prefer, 1, math.min(#claim.prefer, MAX_PREFERRED))}, true)
   if #best > 0 then return end
-  skipped, busy = {}, false
+  skipped, busy, lacking = {}, false, false
   local leases = prefix .. 'leases'
   local lapsed = redis.call('ZCOUNT', leases, '-inf', now)
   local count = redis.call('ZCARD', leases) - lapsed
@@ -126,7 +131,7 @@ local function survey(claim, waited)
       for _, worker in ipairs(others) do workers[#workers + 1] = worker end
     end
     table.sort(workers)
-    look_at(claim, waited, workers, seen > 0)
+    look_at(claim, place, workers, seen > 0)
     -- Who stands in line is served when a source that was not looked at renews its advert.
     if #best > 0 or (busy and claim.queue_ms > 0) then return end
   end

@@ -5,9 +5,11 @@ from __future__ import annotations
 from coldstart.bus.scripts.base import on_shard
 from coldstart.bus.scripts.choice import CHOICE, SURVEY
 from coldstart.bus.scripts.line import LINE, STAND
+from coldstart.bus.scripts.parts import PARTS
 
 CLAIM = on_shard(
     "claim",
+    PARTS,
     CHOICE,
     SURVEY,
     LINE,
@@ -29,14 +31,14 @@ end
 local before = redis.call('LRANGE', prefix .. 'claim:' .. transfer, 0, -1)
 if #before > 0 then return before end
 
-local since = waiting_since(transfer, layout)
-local waited, passed = since and now - since or 0, '[]'
+local place = place_of(transfer, layout)
+local passed = '[]'
 while grants > 0 do
-  survey(claim, waited)
+  survey(claim, place)
   passed = #skipped > 0 and cjson.encode(skipped) or '[]'
   if #best == 0 then break end
   local chosen = best[claim.luck % #best + 1]
-  if not serve(chosen, transfer) then return grant(claim, transfer, hello, chosen, passed) end
+  if not serve(chosen, transfer) then return grant(claim, place, hello, chosen, passed) end
   busy = true
 end
 
@@ -51,7 +53,8 @@ if not busy then
     if name == leader then kept = false end
   end
 end
-if kept or claim.lead_ms <= 0 then
+-- A source whose first chunk of our part is still to come makes nobody lead, but does not hide who does.
+if kept or lacking or claim.lead_ms <= 0 or claim.part >= 0 then
   if claim.queue_ms > 0 then stand(claim, json, transfer, hello) else leave(transfer) end
   return {epoch, 'deferred', root, passed, kept and leader or ''}
 end
@@ -63,6 +66,7 @@ return answer(transfer, claim.lead_ms, 'elected', root, passed)
 
 RELEASE = on_shard(
     "release",
+    PARTS,
     CHOICE,
     LINE,
     """
@@ -84,7 +88,10 @@ if letter ~= '' and not full then
   if inbox or advert then deliver(inbox or advert.inbox, letter, 0) end
 end
 local freed = redis.call('ZREM', prefix .. 'slots:' .. source, transfer) == 1
-if freed then changed('slot', source) end
+if freed then
+  redis.call('ZREM', prefix .. 'parts:' .. source, transfer)
+  changed('slot', source)
+end
 if not json then return {epoch} end
 if freed and not full then serve(source_of(source, json), '') end
 return tell({epoch}, source, json)
@@ -93,6 +100,7 @@ return tell({epoch}, source, json)
 
 ADVERTISE = on_shard(
     "advertise",
+    PARTS,
     CHOICE,
     LINE,
     """
@@ -109,24 +117,25 @@ local strike = prefix .. 'strike:' .. worker
 if proof > doubted(worker, incarnation) then redis.call('DEL', strike) else redis.call('PEXPIRE', strike, SHARD_MS) end
 
 -- A new incarnation has lent nothing yet.
+local slots, parts = prefix .. 'slots:' .. worker, prefix .. 'parts:' .. worker
 local good, earlier = pcall(cjson.decode, known or '')
-if good and type(earlier) == 'table' and earlier.incarnation ~= incarnation then
-  redis.call('DEL', prefix .. 'slots:' .. worker)
-end
+if good and type(earlier) == 'table' and earlier.incarnation ~= incarnation then redis.call('DEL', slots, parts) end
 -- A transfer that still goes on keeps its slot for as long as its source lives.
-local slots = prefix .. 'slots:' .. worker
 local kept = 9 + tonumber(ARGV[9])
 for at = 10, kept do
-  local ends = tonumber(redis.call('ZSCORE', slots, ARGV[at]) or 0)
-  if ends > now and ends < now + life_ms then
-    redis.call('ZADD', slots, now + life_ms, ARGV[at])
-    if redis.call('PTTL', slots) < life_ms then redis.call('PEXPIRE', slots, life_ms) end
+  for _, lent in ipairs({slots, parts}) do
+    local ends = tonumber(redis.call('ZSCORE', lent, ARGV[at]) or 0)
+    if ends > now and ends < now + life_ms then
+      redis.call('ZADD', lent, now + life_ms, ARGV[at])
+      if redis.call('PTTL', lent) < life_ms then redis.call('PEXPIRE', lent, life_ms) end
+    end
   end
 end
 -- One that is over has none, even if its joiner could not say so.
-local freed = 0
-for at = kept + 1, #ARGV do freed = freed + redis.call('ZREM', slots, ARGV[at]) end
-if freed > 0 then changed('slot', worker) end
+if #ARGV > kept then
+  redis.call('ZREM', parts, unpack(ARGV, kept + 1))
+  if redis.call('ZREM', slots, unpack(ARGV, kept + 1)) > 0 then changed('slot', worker) end
+end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 64)) do
   redis.call('ZREM', leases, gone)
   redis.call('HDEL', adverts, gone)

@@ -20,6 +20,7 @@ from coldstart.testing.bus_contract.leading import Leading
 from coldstart.testing.bus_contract.leases import Leases
 from coldstart.testing.bus_contract.letters import Letters
 from coldstart.testing.bus_contract.lines import Lines
+from coldstart.testing.bus_contract.parts import Parts
 from coldstart.testing.bus_contract.places import Places
 from coldstart.testing.bus_contract.relays import Relays
 from coldstart.testing.bus_contract.strikes import Strikes
@@ -28,5 +29,5 @@ from coldstart.testing.bus_contract.truths import Truths
 __all__ = ["LAYOUT", "SHARD", "BusContract", "Connect", "advert", "claim"]
 
 
-class BusContract(Finding, Relays, Lines, Places, Leases, Strikes, Leading, Truths, Letters, Ballots):
+class BusContract(Finding, Relays, Lines, Places, Parts, Leases, Strikes, Leading, Truths, Letters, Ballots):
     """Subclass it and implement :meth:`open_bus`."""

@@ -147,7 +147,29 @@ class Places(WaitingSuite):
             await self.pass_time(2 * SHORT_SECONDS)
             assert isinstance(await bus.claim(asking), Granted)
             await bus.advertise(SHARD, advert("source", slots=3), 30)
+            assert await self.served(bus, asking, told) == [], "the line has just moved"
+            await self.pass_time(2 * SHORT_SECONDS)
+            await bus.advertise(SHARD, advert("source", slots=3), 30)
             assert await self.served(bus, asking, told) == ["told"]
+
+    async def test_a_source_with_much_room_is_shared_by_one_more_at_a_time(self) -> None:
+        async with self.buses() as (bus,):
+            a, b = waiting("a", share_seconds=SHORT_SECONDS), waiting("b", share_seconds=SHORT_SECONDS)
+            await self.line(bus, a, b)
+            for served in (["a"], ["a", "b"]):
+                await self.pass_time(2 * SHORT_SECONDS)
+                await bus.advertise(SHARD, advert("source", slots=9), 30)
+                assert await self.served(bus, a, b) == served
+
+    async def test_a_grant_of_another_layout_makes_nobody_wait_longer(self) -> None:
+        async with self.buses() as (bus,):
+            a = waiting("a", share_seconds=SHORT_SECONDS)
+            await self.line(bus, a)
+            await bus.advertise(SHARD, advert("other", layout="0f" * 16), 30)
+            await self.pass_time(2 * SHORT_SECONDS)
+            granted(await bus.claim(claim(layout="0f" * 16)))
+            await bus.advertise(SHARD, advert("source", slots=9), 30)
+            assert await self.served(bus, a) == ["a"]
 
     async def test_a_chain_forms_where_nobody_wants_to_share(self) -> None:
         """Each is served by who came before it, as soon as that one has something to lend."""

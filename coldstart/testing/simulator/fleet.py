@@ -202,7 +202,12 @@ def _network(heap: Heap, scenario: Scenario) -> Network | None:
     if fabric is None:
         return None
     return Network(
-        heap, egress=fabric.egress, ingress=fabric.ingress, reader=scenario.storage, storage=fabric.storage
+        heap,
+        egress=fabric.egress,
+        ingress=fabric.ingress,
+        reader=scenario.storage,
+        storage=fabric.storage,
+        even=fabric.even,
     )
 
 

@@ -89,12 +89,14 @@ class JoinerHands:
             exclude=(process.name, *effect.exclude),
             transports=TRANSPORTS,
             slot_seconds=self.slot_seconds,
-            lead_seconds=LEAD_SECONDS,
+            lead_seconds=LEAD_SECONDS if effect.part < 0 else 0.0,
             luck=luck.getrandbits(31),
             have=effect.have,
             inbox=process.inbox,
             queue_seconds=QUEUE_SECONDS,
             share_seconds=effect.share,
+            crowd=effect.crowd,
+            part=effect.part,
         )
         store = self.world.store
         store.call(
@@ -135,7 +137,7 @@ class JoinerHands:
 
     def _take(self, transfer: Transfer, attempt: int, outcome: Granted) -> None:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
-        self.process.post(events.SourceClaimed(attempt, outcome.source, outcome.root))
+        self.process.post(events.SourceClaimed(attempt, outcome.source, outcome.root, part=outcome.part))
 
     def offered(self, message: Offer) -> None:
         """A source's yes."""
@@ -443,7 +445,7 @@ class JoinerHands:
         self.process.votes.vote(effect)
 
     def share(self, effect: effects.Share) -> None:
-        self.process.post_to_source(events.ChunksShared(effect.have))
+        self.process.post_to_source(events.ChunksShared(effect.have, effect.parts))
 
     def end_sharing(self, effect: effects.EndSharing) -> None:
         self.process.post_to_source(events.SharingEnded())

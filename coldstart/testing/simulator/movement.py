@@ -33,7 +33,7 @@ class Movement:
     """One attempt's bytes; ``landed`` counts them."""
 
     def __init__(self, joiner: Process, attempt: int, chunks: Chunks) -> None:
-        self.joiner, self.attempt = joiner, attempt
+        self.joiner, self.attempt, self.chunks = joiner, attempt, chunks
         self.world = joiner.world
         self.landed = 0
         self.ended = False

@@ -2,8 +2,10 @@
 
 A fluid model. A :class:`Flow` crosses some :class:`Lane`\\ s, such as its source's way out and its
 joiner's way in, and gets its max-min fair share of them: no flow can have more without taking from one
-that has less or as much. Shares change only where flows meet, so that only those flows are looked at
-that a beginning or ending one reaches from lane to lane. Decides rates and when bytes have come; it must
+that has less or as much. Or, for large fleets, an even share: each lane gives each of its flows as much, and
+what one cannot use is given to nobody, so that times are no shorter than they would be. Fair shares change
+only for those flows that a beginning or ending one reaches from lane to lane, and in a crowd that is all of
+them; even ones only for those that it meets. Decides rates and when bytes have come; it must
 not know workers or chunks. ``movement.py`` sends bytes through it, ``scenario.py`` says how wide it is.
 """
 
@@ -19,10 +21,10 @@ from coldstart.testing.simulator.heap import Heap
 class Lane:
     """One direction of one link; ``capacity`` in bytes per second, for all flows together."""
 
-    __slots__ = ("capacity", "flows")
+    __slots__ = ("capacity", "even", "flows")
 
-    def __init__(self, capacity: float) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: float, *, even: bool = False) -> None:
+        self.capacity, self.even = capacity, even
         self.flows: dict[Flow, None] = {}
         """Those that bring something now."""
 
@@ -110,6 +112,9 @@ def share(first: Flow) -> None:
 
     The narrowest lane is shared evenly by those of its flows that have no rate yet, then the next one.
     """
+    if first.lanes[0].even:
+        _share_evenly(first)
+        return
     flows, lanes = _reached(first)
     free = [lane.capacity for lane in lanes]
     open_ = [len(lane.flows) for lane in lanes]
@@ -125,6 +130,12 @@ def share(first: Flow) -> None:
                     free[number[lane]] -= rate
                     open_[number[lane]] -= 1
                 flow.change(rate)
+
+
+def _share_evenly(first: Flow) -> None:
+    for lane in first.lanes:
+        for flow in lane.flows:
+            flow.change(min([each.capacity / len(each.flows) for each in flow.lanes]))
 
 
 def _reached(first: Flow) -> tuple[dict[Flow, None], list[Lane]]:
@@ -148,14 +159,17 @@ class Network:
     Args:
         egress, ingress: bytes per second of each host.
         reader, storage: bytes per second of storage for one reader, and for all of them together.
+        even: whether lanes are shared evenly instead of fairly.
     """
 
-    def __init__(self, heap: Heap, *, egress: float, ingress: float, reader: float, storage: float) -> None:
+    def __init__(
+        self, heap: Heap, *, egress: float, ingress: float, reader: float, storage: float, even: bool = False
+    ) -> None:
         self._heap = heap
-        self._reader = reader
-        self._storage = Lane(storage)
-        self._out: defaultdict[str, Lane] = defaultdict(lambda: Lane(egress))
-        self._in: defaultdict[str, Lane] = defaultdict(lambda: Lane(ingress))
+        self._reader, self._even = reader, even
+        self._storage = Lane(storage, even=even)
+        self._out: defaultdict[str, Lane] = defaultdict(lambda: Lane(egress, even=even))
+        self._in: defaultdict[str, Lane] = defaultdict(lambda: Lane(ingress, even=even))
 
     def between(self, source: str, joiner: str) -> Flow:
         """From one host's memory to another's."""
@@ -163,4 +177,4 @@ class Network:
 
     def from_storage(self, joiner: str) -> Flow:
         """From storage to a host's memory."""
-        return Flow(self._heap, self._storage, self._in[joiner], Lane(self._reader))
+        return Flow(self._heap, self._storage, self._in[joiner], Lane(self._reader, even=self._even))

@@ -127,8 +127,10 @@ class Promises:
         """A pull is about to begin."""
         if effect.source.inbox in process.joining.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
-        if process.joining.movements:
-            self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
+        second = effect.attempt < 0
+        for other in process.joining.movements.values():
+            if other.chunks & effect.chunks or (other.attempt < 0) is second:
+                self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
 
     def lent(self, source: Process) -> None:
         """Somebody has begun to read from ``source``."""

@@ -81,6 +81,7 @@ class SourceHands:
             host="sim",
             device="cpu",
             proof=effect.proof,
+            parts=effect.parts,
         )
         store.call(
             process,

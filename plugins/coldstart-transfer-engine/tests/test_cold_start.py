@@ -46,10 +46,10 @@ def test_a_cold_start_over_the_transfer_engine(tmp_path: Path, installed: Mappin
     checkpoint.mkdir()
     tensors = {"weight": torch.randn(3000, 1024), "bias": torch.randn(7), "scale": torch.tensor(2.5)}
     save_file(tensors, checkpoint / "model.safetensors")
-    preferring = {**installed, "COLDSTART_TRANSPORTS": "transfer-engine,tcp"}  # the source's order counts
-    with worker(checkpoint, "first", preferring) as first:
+    with worker(checkpoint, "first", installed) as first:
         assert first["path"] == "storage"
-        choices = [("", "transfer-engine"), ("transfer-engine", "transfer-engine"), ("tcp", "tcp")]
+        # The joiner's order counts; here both run over TCP, and then ours comes first.
+        choices = [("", "tcp"), ("transfer-engine,tcp", "transfer-engine"), ("tcp", "tcp")]
         for number, (transports, expected) in enumerate(choices):
             chosen = {**installed, "COLDSTART_TRANSPORTS": transports}
             with worker(checkpoint, f"joiner{number}", chosen) as report:
