@@ -18,6 +18,7 @@ from coldstart.plan import Chunks
 
 Aside = tuple[Transferring, tuple[Effect, ...]]
 
+
 def step(state: Transferring, second: Second, event: AttemptEvent, at: float) -> Aside:
     """What has become of the second source; its own attempt's events only."""
     match event:

@@ -119,10 +119,10 @@ def offer_refused(state: Transferring, event: OfferRefused, at: float) -> Move:
 
 def expired(state: Transferring, event: Expired, at: float) -> Move:
     """Nothing landed for too long, or for as long as there was patience left."""
-    if event.timer is not Timer.STALL:
-        return state, ()
     if event.subject:
         return _second_expired(state, event, at)
+    if event.timer is not Timer.STALL:
+        return state, ()
     limits = state.journey.limits
     left = state.seen + limits.stall * (1.0 if state.pulling else moves.WAITING) - at
     stood = left < LITTLE
@@ -149,6 +149,8 @@ def second_moved(state: Transferring, second: Second, event: AttemptEvent, at: f
     """What its attempt brought; the first one takes what nobody else is to bring any more."""
     if isinstance(event, PullEnded) and not event.quiet:
         return _replace_memory(state, second.ending or event.reason or "not quiet", at)
+    if isinstance(event, TruthReceived):
+        return truth_received(state, event, at)
     after, effects = aside.step(state, second, event, at)
     if after.journey.complete:
         done, more = _complete_unless_second(after)
