@@ -22,17 +22,17 @@ Aside = tuple[Transferring, tuple[Effect, ...]]
 def step(state: Transferring, second: Second, event: AttemptEvent, at: float) -> Aside:
     """What has become of the second source; its own attempt's events only."""
     match event:
-        case events.SourceClaimed(source=source, root=root):
+        case events.SourceClaimed(source=source, root=root) if second.source is None:
             if root and state.journey.root and root != state.journey.root:
                 return leave(replace(state, second=replace(second, source=source)), "another truth")
             return _with(state, second, source=source), (
                 Disarm(Timer.RETRY, str(second.attempt)),
                 Arm(Timer.ANSWER, state.journey.limits.answer, str(second.attempt)),
             )
-        case events.ClaimDeferred():
+        case events.ClaimDeferred() if second.source is None:
             return state, (Arm(Timer.RETRY, state.journey.limits.retry, str(second.attempt)),)
-        case events.ClaimFailed() | events.LoaderElected() | events.TruthDisputed():
-            return _without(state)
+        case events.ClaimFailed() | events.LoaderElected() | events.TruthDisputed() if second.source is None:
+            return replace(state, second=None), ()
         case events.OfferReceived():
             return _agreed(state, second, event)
         case events.SourceProgressed(have=have):
@@ -140,10 +140,6 @@ def _left(state: Transferring, second: Second, reason: str) -> Aside:
         return state, released
     state, effects = moves.seek_second(state)
     return state, (*released, *effects)
-
-
-def _without(state: Transferring) -> Aside:
-    return replace(state, second=None), ()
 
 
 def _with(state: Transferring, second: Second, **changes: object) -> Transferring:

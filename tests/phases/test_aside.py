@@ -112,6 +112,12 @@ def test_without_coordination_there_is_no_second_source() -> None:
     assert effects.Pull(1, advert("a"), "tcp", b"a", ODD) in asked
 
 
+@pytest.mark.parametrize("late", [events.ClaimFailed(-1, "no answer"), events.ClaimDeferred(-1, "")])
+def test_an_answer_to_an_earlier_call_changes_nothing_once_there_is_a_source(late: Event) -> None:
+    state, _ = transferring(*SECOND)
+    assert after(late, state=state) == (state, ())
+
+
 def test_wrong_bytes_from_the_second_source_are_told_and_its_pull_is_given_up() -> None:
     state, asked = transferring(*SECOND, events.ChunkCorrupted(-1, 3))
     assert effects.Strike(-1, advert("b"), 3) in asked
