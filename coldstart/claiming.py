@@ -8,7 +8,7 @@ events for the joiner's machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import anyio
 import msgspec
@@ -18,7 +18,8 @@ from coldstart.errors import BusError
 from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
-from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
+from coldstart.policies import Here, Prefer
+from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
 from coldstart.station import Station
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
@@ -52,13 +53,22 @@ class _Transfer(msgspec.Struct):
     """Letters of a source that was faster than the answer to the claim; None once that is here."""
 
 
+class Place(NamedTuple):
+    """Where a worker is, as adverts say it, and the rates of the links to it, by host, as far as they are known."""
+
+    host: str = ""
+    rack: str = ""
+    rates: Callable[[], Mapping[str, float]] = dict
+
+
 class Claiming:
     """One joiner's claims.
 
     Args:
         transports: names of ours, in order of preference.
         carrier: the current trace context, for the source.
-        host, rack: where we are, as adverts say it.
+        place: where we are.
+        prefer: the operator's choice among sources, if any.
         favours: which other order is wanted from some hosts.
     """
 
@@ -69,12 +79,12 @@ class Claiming:
         transports: tuple[str, ...],
         carrier: Callable[[], str],
         favours: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
-        host: str = "",
-        rack: str = "",
+        place: Place | None = None,
+        prefer: Prefer | None = None,
     ) -> None:
         self._station, self._truths = station, truths
         self._transports, self._carrier, self._favours = transports, carrier, favours
-        self._host, self._rack = host, rack
+        self._place, self._prefer = place or Place(), prefer
         self._transfers: dict[int, _Transfer] = {}
         self._leading = False
         self.post: Callable[[Event], None] = lambda event: None
@@ -88,6 +98,7 @@ class Claiming:
         transfer = self._transfers.get(attempt) or _Transfer(station.nonce(), station.number())
         transports = tuple(name for name in self._transports if name not in effect.without)
         self._transfers[attempt] = transfer
+        preferred = await self._preferred(station.bus, effect.have)
         outcome = await station.bus.claim(
             Claim(
                 shard=station.key,
@@ -101,16 +112,31 @@ class Claiming:
                 lead_seconds=LEAD_SECONDS if effect.part < 0 else 0.0,
                 luck=station.chance.getrandbits(31),
                 have=effect.have,
-                host=self._host,
-                rack=self._rack,
+                host=self._place.host,
+                rack=self._place.rack,
                 inbox=station.worker.inbox,
                 queue_seconds=QUEUE_SECONDS,
                 share_seconds=effect.share,
                 crowd=effect.crowd,
                 part=effect.part,
+                prefer=preferred,
             )
         )
         await self._answered(outcome, attempt, transfer)
+
+    async def _preferred(self, bus: Bus, have: int) -> tuple[str, ...]:
+        """What the operator's policy makes of the adverts; one that breaks has no say."""
+        if self._prefer is None:
+            return ()
+        worker = self._station.worker.name
+        here = Here(worker, self._place.host, self._place.rack, have, self._place.rates())
+        try:
+            return tuple(self._prefer(here, await bus.adverts(self._station.key)))
+        except BusError:
+            raise
+        except Exception as error:  # an operator's function may raise anything
+            logger().warning("policy broke", error=repr(error))
+            return ()
 
     async def _answered(self, outcome: ClaimOutcome, attempt: int, transfer: _Transfer) -> None:
         transfer.waiting = isinstance(outcome, Deferred)

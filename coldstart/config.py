@@ -33,6 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         directory: where the embedded Valkey lives; empty: the user's runtime directory.
         transports: comma-separated names in order of preference; empty: all that are usable,
             the quicker kind of link first.
+        rack: what workers with a fast way to each other have in common (rack, switch, zone); those on one host, then
+            those of one rack, are sent to each other first.
         slots: how many joiners may pull from this worker at one time.
         lend_gbps: cap on what this worker sends, in 10^9 bytes per second; 0: none.
         connections: parallel connections per pull.
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     namespace: str = "cs"
     directory: str = ""
     transports: str = ""
+    rack: str = ""
     slots: int = 2
     lend_gbps: float = 0.0
     connections: int = 2

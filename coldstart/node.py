@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from coldstart import machine, source
-from coldstart.claiming import Claiming
+from coldstart.claiming import Claiming, Place
 from coldstart.events import (
     DrainRequested,
     Event,
@@ -36,6 +36,7 @@ from coldstart.links.memory import Links
 from coldstart.mail import Mail
 from coldstart.phases.states import State
 from coldstart.plan import Limits
+from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus, Transport
 from coldstart.runner import Observer, Runner
 from coldstart.source import Mode, Source, Terms
@@ -68,11 +69,12 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How long and how often the joiner tries, and on what conditions the source lends (seconds)."""
+    """How long and how often the joiner tries, whom it prefers, and on what conditions the source lends (seconds)."""
 
     limits: Limits
     slots: int = 2
     lease: float = 6.0
+    prefer: Prefer | None = None
 
 
 class Node:
@@ -110,7 +112,9 @@ class Node:
         self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
         links = means.links or Links(None, target.memory.device)
         favours = dict if means.ordered else partial(links.favours, names)
-        self._claiming = Claiming(station, truths, names, carrier, favours, means.host, means.rack)
+        self._claiming = Claiming(
+            station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer
+        )
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus)

@@ -25,6 +25,7 @@ from coldstart.errors import ConfigError
 from coldstart.group import Group, checked
 from coldstart.identity import Rank, is_id
 from coldstart.phases.states import Phase
+from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
@@ -141,6 +142,7 @@ async def join(
     rank: Rank | None = None,
     group: Group | Literal["torchrun"] | None = None,
     consensus: Consensus | None = None,
+    prefer: Prefer | None = None,
     revision: str = "",
     worker: str = "",
     redis: str | None = None,
@@ -163,6 +165,7 @@ async def join(
         group: the ranks that start together and act as one: they take one path, and serve together or not at
             all. ``torchrun`` reads it from the environment; so does None where ``rank`` is given and torchrun
             has started this process. A group of size 1 is none.
+        prefer: which source this worker would rather have; see :mod:`coldstart.policies`.
         consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
             checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
@@ -178,8 +181,8 @@ async def join(
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
-    ranks = _Ranks(_group(group, rank), consensus)
-    async with _replica(order, worker, redis, settings, bus, on_progress, ranks) as replica:
+    others = _Others(_group(group, rank), consensus, prefer)
+    async with _replica(order, worker, redis, settings, bus, on_progress, others) as replica:
         if wait:
             await replica.ready()
         yield replica
@@ -212,16 +215,17 @@ async def lend(
         ConfigError, ColdStartFailed: as :func:`join`.
     """
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
-    async with _replica(order, worker, redis, settings, bus, None, _Ranks()) as replica:
+    async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()
         yield replica
 
 
-class _Ranks(NamedTuple):
-    """The group that a replica is one rank of, if any."""
+class _Others(NamedTuple):
+    """With whom a replica acts, and whom it would rather read: what the host may say besides the settings."""
 
     group: Group | None = None
     consensus: Consensus | None = None
+    prefer: Prefer | None = None
 
 
 def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Group | None:
@@ -259,7 +263,7 @@ async def _replica(
     settings: Settings | None,
     bus: Bus | None,
     on_progress: Callable[[Progress], None] | None,
-    ranks: _Ranks,
+    others: _Others,
 ) -> AsyncIterator[Replica]:
     """A replica under way; it is left, or closed after an error, when the block ends."""
     name = worker or _own_name()
@@ -268,7 +272,7 @@ async def _replica(
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(order.build, name, order.device, chosen, bus, on_progress, ranks.group, ranks.consensus)
+    session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)

@@ -20,6 +20,7 @@ from coldstart.errors import ColdstartError, ColdStartFailed
 from coldstart.group import Group
 from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
+from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, failure
 from coldstart.runner import Entry
@@ -52,12 +53,13 @@ class Session:
         tell: Callable[[Progress], None] | None,
         group: Group | None = None,
         consensus: Consensus | None = None,
+        prefer: Prefer | None = None,
     ) -> None:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
         self.error: Exception | None = None
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
-        self._tell, self._group, self._consensus = tell, group, consensus
+        self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
         self._began = anyio.current_time()
         self._over = anyio.Event()
@@ -142,6 +144,7 @@ class Session:
                 self._lend_observe,
                 self._group,
                 self._consensus,
+                self._prefer,
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")

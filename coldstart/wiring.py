@@ -25,6 +25,7 @@ from coldstart.links.memory import Links, recall
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
+from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
 from coldstart.report import Recorder
 from coldstart.runner import Observer
@@ -89,6 +90,7 @@ async def wire(
     lend_observe: Observer[Source],
     group: Group | None = None,
     consensus: Consensus | None = None,
+    prefer: Prefer | None = None,
 ) -> Wired:
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
@@ -98,6 +100,7 @@ async def wire(
         began: monotonic seconds at which the cold start began.
         observe: told of each step of the joiner, after report and trace; ``lend_observe`` of the source.
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
+        prefer: the host's choice among sources, if any.
     """
     async with AsyncExitStack() as resources:
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
@@ -117,8 +120,16 @@ async def wire(
             shard,
             Worker(worker, secrets.token_hex(6)),
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine),
-            Means(reached, transports, _host(settings, reached), no_bus, links, bool(settings.transport_names)),
-            Policy(settings.limits, settings.slots, settings.lease),
+            Means(
+                reached,
+                transports,
+                _host(settings, reached),
+                no_bus,
+                links,
+                ordered=bool(settings.transport_names),
+                rack=settings.rack,
+            ),
+            Policy(settings.limits, settings.slots, settings.lease, prefer),
             carrier=trace.carrier,
             observers=(recorder, trace, observe),
             lend_observers=(lend_trace, lend_observe),

@@ -19,6 +19,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "namespace": ("prod", "prod"),
     "directory": ("/run/cs", "/run/cs"),
     "transports": ("nccl,tcp", "nccl,tcp"),
+    "rack": ("r7", "r7"),
     "slots": ("5", 5),
     "lend_gbps": ("1.5", 1.5),
     "connections": ("4", 4),

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("identity", "plan", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
-    ("events", "registry", "headers"),
+    ("events", "registry", "headers", "policies"),
     ("effects", "checkpoint", "landing", "links.meter", "links.files"),
     ("phases.*", "source"),
     ("machine", "runner"),
@@ -48,7 +48,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
     "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
-    "bus.ballots", "group",
+    "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

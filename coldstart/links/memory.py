@@ -99,6 +99,12 @@ class Links:
                 rates[path.transport] = rate
         return found
 
+    def best_by_host(self) -> Mapping[str, float]:
+        """The best rate from each host, over whatever it was, in bytes per second."""
+        return {
+            host: max(rate.bytes_per_second for rate in rates.values()) for host, rates in self.hosts().items()
+        }
+
     def favours(self, order: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
         """The hosts from which another order of transports is wanted than ``order``, and which."""
         found: list[tuple[float, str, tuple[str, ...]]] = []

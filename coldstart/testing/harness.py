@@ -33,6 +33,7 @@ from coldstart.links.memory import Links
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
+from coldstart.policies import Prefer
 from coldstart.ports import Bus, Claim, ClaimOutcome, Consensus, Digester, Landed, Memory, Transport
 from coldstart.report import Recorder, Report, failure
 from coldstart.runner import Entry, Runner
@@ -271,6 +272,7 @@ class Fleet:
         no_bus: str = "",
         limits: Limits | None = None,
         slots: int = 2,
+        prefer: Prefer | None = None,
         digester: Digester | None = None,
         self_check: Callable[[], Sequence[str]] = tuple,
         replace_memory: Callable[[Sequence[Span]], None] | None = None,
@@ -328,7 +330,7 @@ class Fleet:
             worker,
             Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
             Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
-            Policy(limits or self._limits, slots),
+            Policy(limits or self._limits, slots, prefer=prefer),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),
             lend_observers=(lender_moved,),

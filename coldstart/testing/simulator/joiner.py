@@ -19,6 +19,7 @@ from coldstart.effects import Effect
 from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
+from coldstart.policies import Here
 from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Stated
 from coldstart.testing.simulator.memory import Truth, content_of, digest_of
 from coldstart.testing.simulator.movement import Movement, Pull, StorageRead
@@ -98,13 +99,23 @@ class JoinerHands:
             crowd=effect.crowd,
             part=effect.part,
         )
-        store = self.world.store
-        store.call(
-            process,
-            lambda: store.ledger.claim(claim),
-            partial(self._claimed, attempt),
-            lambda reason: process.post(events.ClaimFailed(attempt, reason)),
-        )
+        store, policy = self.world.store, self.world.scenario.prefer
+
+        def failed(reason: str) -> None:
+            process.post(events.ClaimFailed(attempt, reason))
+
+        def ask(claim: Claim) -> None:
+            store.call(process, lambda: store.ledger.claim(claim), partial(self._claimed, attempt), failed)
+
+        if policy is None:
+            ask(claim)
+            return
+        here = Here(process.name, have=effect.have)
+
+        def choose(adverts: tuple[Advert, ...]) -> None:
+            ask(msgspec.structs.replace(claim, prefer=tuple(policy(here, adverts))))
+
+        store.call(process, lambda: store.ledger.adverts(SHARD), choose, failed)
 
     def _claimed(self, attempt: int, outcome: ClaimOutcome) -> None:
         transfer = self.transfers[attempt]

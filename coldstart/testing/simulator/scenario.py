@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from coldstart.plan import Limits
+from coldstart.policies import Prefer
 
 
 class Fault(StrEnum):
@@ -114,6 +115,7 @@ class Scenario(msgspec.Struct, frozen=True):
         partial: storage can be read chunk by chunk.
         faults: kinds to draw from; none for a quiet run.
         trouble: faults strike within this time, ``strikes`` of them.
+        prefer: the joiners' choice among sources; see ``coldstart.policies``. Its ``rates`` are empty here.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
     """
 
@@ -132,6 +134,7 @@ class Scenario(msgspec.Struct, frozen=True):
     trouble: float = 30.0
     strikes: int = 16
     group_size: int = 1
+    prefer: Prefer | None = None
 
     @property
     def standstill(self) -> float:
