@@ -1,6 +1,6 @@
 """``coldstart bench fleet``: how long a rollout of many takes, played with the real state machines.
 
-Decides which fleets are played and with what figures: equal links that are shared fairly, storage with a
+Decides which fleets are played and with what figures: equal links that are shared evenly, storage with a
 rate for each reader and one for all of them together, and in half of the runs workers that are killed at
 random moments. What it takes on paper is in ``bench_fleet_formulas.py``, what is counted and how it looks
 in ``bench_fleet_results.py``; ``coldstart.testing.simulator`` plays.
@@ -89,7 +89,7 @@ class Asked(msgspec.Struct, frozen=True):
     def scenario(self, workers: int) -> Scenario:
         """A rollout of ``workers``, all at once, with nobody dying.
 
-        The floor is half of what a joiner gets from a source with all slots taken, so that sharing fairly is
+        The floor is half of what a joiner gets from a source with all slots taken, so that sharing is
         never a reason to leave a source.
         """
         link = self.link_gbps * 1e9
@@ -207,7 +207,7 @@ def _notes(asked: Asked) -> tuple[str, ...]:
     beginning = f"{asked.holders} hold it already" if asked.holders else "nobody holds it: the first one reads storage"
     return (
         f"model of {asked.gb:g} GB in chunks of {asked.chunk_mib} MiB; {beginning}",
-        f"links {asked.link_gbps:g} GB/s each way, shared fairly by up to {asked.slots} joiners; storage "
+        f"links {asked.link_gbps:g} GB/s each way, shared evenly by up to {asked.slots} joiners; storage "
         f"{asked.storage_gbps:g} GB/s for one reader, {asked.storage_all_gbps:g} GB/s for all; "
         f"patience {asked.patience:g} s",
         f"killed during the rollout: {asked.dying:.0%}, in half the cases one that lends; they start anew, and count "

@@ -203,7 +203,7 @@ def bench_fleet(
 ) -> None:
     """Play rollouts of many workers in virtual time, beside what they take on paper.
 
-    The state machines are the real ones; links are shared fairly. Bars are said to be met or missed; the exit
+    The state machines are the real ones; links are shared evenly. Bars are said to be met or missed; the exit
     code is 0 either way.
     """
     from coldstart.cli import bench_fleet as module
