@@ -39,4 +39,5 @@ def installed(tmp_path: Path) -> Mapping[str, str]:
         )
     )
     path = os.pathsep.join([str(metadata.parent), str(HERE / "src"), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": path, "COLDSTART_DIRECTORY": str(tmp_path / "store")}
+    own = {"COLDSTART_DIRECTORY": str(tmp_path / "store"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return {**os.environ, "PYTHONPATH": path, **own}
