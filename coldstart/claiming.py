@@ -18,7 +18,7 @@ from coldstart.errors import BusError
 from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
-from coldstart.policies import Here, Prefer
+from coldstart.policies import Here, Prefer, heard
 from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted
 from coldstart.station import Station
 from coldstart.telemetry import logger
@@ -131,7 +131,7 @@ class Claiming:
         worker = self._station.worker.name
         here = Here(worker, self._place.host, self._place.rack, have, self._place.rates())
         try:
-            return tuple(self._prefer(here, await bus.adverts(self._station.key)))
+            return heard(self._prefer, here, await bus.adverts(self._station.key))
         except BusError:
             raise
         except Exception as error:  # an operator's function may raise anything

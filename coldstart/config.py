@@ -136,7 +136,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "patience": (0, _DAY),
     "follow": (0, _DAY),
     "share": (0, _DAY),
-    "crowd": (0, 1_000_000),
+    "crowd": (0, 64),
     "drain": (0, _DAY),
     "presence": (0.1, _DAY),
     **dict.fromkeys(("io_seconds", "lease", "build", "answer", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),

@@ -35,7 +35,15 @@ class Here(msgspec.Struct, frozen=True):
 
 
 Prefer = Callable[[Here, Sequence[Advert]], Sequence[str]]
-"""Names of workers, the best first; only the first few are looked at."""
+"""Names of workers, the best first; only the first :data:`HEARD` are passed on."""
+
+HEARD = 8
+
+
+def heard(prefer: Prefer, here: Here, adverts: Sequence[Advert]) -> tuple[str, ...]:
+    """What the store is told: names that are advertised, and not many of them. Raises whatever ``prefer`` does."""
+    advertised = {advert.worker for advert in adverts}
+    return tuple([worker for worker in prefer(here, adverts) if worker in advertised][:HEARD])
 
 
 def quickest(here: Here, adverts: Sequence[Advert]) -> Sequence[str]:

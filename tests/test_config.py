@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from coldstart import config
+from coldstart.bus.limits import MAX_CROWD
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.identity import Rank
@@ -223,3 +224,9 @@ def test_outside_of_torchrun_there_is_no_group_unless_one_is_asked_for() -> None
     assert config.torchrun({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}) is None
     with pytest.raises(ConfigError, match="did not start this process"):
         config.torchrun({"RANK": "1"}, required=True)
+
+
+def test_no_crowd_is_asked_for_that_the_store_would_refuse() -> None:
+    assert config.load(environ={"COLDSTART_CROWD": str(MAX_CROWD)}).crowd == MAX_CROWD
+    with pytest.raises(ConfigError, match="COLDSTART_CROWD"):
+        config.load(environ={"COLDSTART_CROWD": str(MAX_CROWD + 1)})

@@ -9,7 +9,8 @@ import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
 
-from coldstart.policies import Here, Prefer, complete, quickest
+from coldstart.bus.limits import MAX_PREFERRED
+from coldstart.policies import HEARD, Here, Prefer, complete, heard, quickest
 from coldstart.ports import Advert
 from coldstart.testing.harness import fleet
 from coldstart.testing.simulator import Scenario, simulate
@@ -34,6 +35,13 @@ def test_the_quickest_known_link_comes_first_shared_with_who_reads_there() -> No
 
 def test_complete_ones_only() -> None:
     assert list(complete(Here("j"), [advert("a", have=3), advert("b")])) == ["b"]
+
+
+def test_only_a_few_and_only_those_that_are_there_are_named_to_the_store() -> None:
+    adverts = [advert(f"w{number}") for number in range(500)]
+    assert heard(lambda here, found: ["no body", "", "w7"], Here("j"), adverts) == ("w7",)
+    assert heard(complete, Here("j"), adverts) == tuple(f"w{number}" for number in range(HEARD))
+    assert HEARD <= MAX_PREFERRED
 
 
 def last(here: Here, adverts: Sequence[Advert]) -> Sequence[str]:

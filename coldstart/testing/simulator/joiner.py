@@ -19,7 +19,7 @@ from coldstart.effects import Effect
 from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
-from coldstart.policies import Here
+from coldstart.policies import Here, heard
 from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Stated
 from coldstart.testing.simulator.memory import Truth, content_of, digest_of
 from coldstart.testing.simulator.movement import Movement, Pull, StorageRead
@@ -113,7 +113,7 @@ class JoinerHands:
         here = Here(process.name, have=effect.have)
 
         def choose(adverts: tuple[Advert, ...]) -> None:
-            ask(msgspec.structs.replace(claim, prefer=tuple(policy(here, adverts))))
+            ask(msgspec.structs.replace(claim, prefer=heard(policy, here, adverts)))
 
         store.call(process, lambda: store.ledger.adverts(SHARD), choose, failed)
 
