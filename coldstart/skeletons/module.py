@@ -108,6 +108,16 @@ class ModuleSkeleton(Generic[M]):
         A factory that looks at its parameters' values cannot run without them; it is run again
         with real parameters, which are given up before the arena is allocated.
         """
+        module = self.survey(checkpoint, rank, device)
+        if refusals := self.classify(module).refusals:
+            more = f" (and {len(refusals) - 3} more)" if len(refusals) > 3 else ""
+            raise SkeletonError(
+                f"{self._name} has state that can be neither carried nor rebuilt: {'; '.join(refusals[:3])}{more}"
+            )
+        return module
+
+    def survey(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> M:
+        """Like :meth:`build`, but for state that is unsupported: it is for :meth:`classify` to tell."""
         target = device_of(device)
         meta = MetaParameters(self._dtype)
         module = self._made(checkpoint, rank, target, meta)
@@ -148,16 +158,10 @@ class ModuleSkeleton(Generic[M]):
         if checkpoint is not None and not inventory.problems:
             declared = replace(declared, local=self._absent(module, inventory, checkpoint))
             inventory = self.inventory(module, declared)
-        if inventory.problems:
-            more = f" (and {len(inventory.problems) - 3} more)" if len(inventory.problems) > 3 else ""
-            raise SkeletonError(
-                f"{self._name} has state that can be neither carried nor rebuilt: "
-                + "; ".join(inventory.problems[:3])
-                + more
-            )
         declared = replace(declared, names=frozenset(item.name for item in inventory.items))
         dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
-        self._built[module] = _Built(device, layout_of(inventory.carried), declared, inventory.shared, dtypes)
+        layout = layout_of({} if inventory.problems else inventory.carried)
+        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
 
     def _absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
         """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
