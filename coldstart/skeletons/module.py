@@ -86,7 +86,7 @@ class ModuleSkeleton(Generic[M]):
         probe: Callable[[M], torch.Tensor] | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
-        self._factory = _of_rank(factory)
+        self._factory = of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
@@ -166,14 +166,14 @@ class ModuleSkeleton(Generic[M]):
         declared = Declared(runtime=self._runtime)
         inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
-            declared = replace(declared, local=self._absent(module, inventory, checkpoint))
+            declared = replace(declared, local=self.absent(module, inventory, checkpoint))
             inventory = self.inventory(module, declared)
         declared = replace(declared, names=frozenset(item.name for item in inventory.items))
         dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
         layout = layout_of({} if inventory.problems else inventory.carried)
         self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
 
-    def _absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
+    def absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
         """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
         stored = self.find_names(module, inventory.carried, checkpoint)
         kept = layout_of(inventory.carried)
@@ -274,7 +274,7 @@ def floating_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _of_rank(factory: Callable[[], M] | Callable[[Rank], M]) -> Callable[[Rank], M]:
+def of_rank(factory: Callable[[], M] | Callable[[Rank], M]) -> Callable[[Rank], M]:
     """``factory`` as a function of the rank, whether it needs to know it or not."""
     try:
         needed = [each for each in signature(factory).parameters.values() if each.default is each.empty]
