@@ -32,6 +32,8 @@ _SHORT_SECONDS: Final = 0.05
 _LONG_SECONDS: Final = 0.2
 _SHORTEST_PAUSE: Final = 50e-6
 _LONGEST_PAUSE: Final = 2e-3
+_PAUSES: Final = 32
+"""Looks in the time of a step: those in flight may well end together, and nothing moves until somebody looks."""
 _GRACE_SECONDS: Final = 0.25
 """Reads from a source that works end in this."""
 
@@ -68,7 +70,7 @@ class Reads:
         self._engine, self._session, self._cut = engine, session, cut
         self._steps: deque[Step] = deque()
         self._flying: dict[int, Step] = {}
-        self._pause = _SHORTEST_PAUSE
+        self._pause, self._longest = _SHORTEST_PAUSE, _LONGEST_PAUSE
         self._moved = time.monotonic()
 
     def look(self, seconds: float) -> None:
@@ -101,12 +103,13 @@ class Reads:
         self._begin()
         done = [step for step in self._steps if step.done]
         if done:
-            self._pause = _SHORTEST_PAUSE
+            taken = time.monotonic() - done[0].began
+            self._pause, self._longest = _SHORTEST_PAUSE, min(max(taken / _PAUSES, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             self._steps = deque(step for step in self._steps if not step.done)
             yield from done
         elif not ended:
             time.sleep(self._pause)
-            self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
+            self._pause = min(self._pause * 1.5, self._longest)
 
     def drain(self) -> None:
         """Return when no read is in flight any more, whatever became of it: nothing is written after that.
