@@ -75,6 +75,8 @@ def move(
             posted.append(upcoming.span)
             upcoming = None
             patience.renew()
+            control.look(0)  # there may be more to post at once
+            continue
         elif pair.ready():
             for _ in range(pair.done() - counted):
                 counted += 1
