@@ -30,7 +30,8 @@ other write the server no longer checks, and memory would grow past its limit. O
 something back (a release, a withdrawal) does so on a full store too.
 
 ``base.py`` has what all begin with, ``choice.py``, ``line.py`` and ``parts.py`` who gets a source or a
-part of one, ``readers.py`` who else reads storage; the scripts themselves are in ``sources.py``, ``truths.py``, ``letters.py`` and ``index.py``.
+part of one, ``readers.py`` who reads storage beside; the scripts themselves are in ``sources.py``, ``readers.py``,
+``truths.py``, ``letters.py`` and ``index.py``.
 """
 
 from __future__ import annotations

@@ -118,8 +118,9 @@ local function look_at(claim, place, names, first)
   end
 end
 
--- Sets best, skipped, busy, lacking and taken (those that are only taken, and complete): those preferred, then SCAN adverts, then more while none will do. Where there
--- are more than SCAN, luck says at which to begin, in the order in which their leases end.
+-- Sets best, skipped, busy, lacking and taken (those that are only taken, and complete): those preferred, then SCAN
+-- adverts, then more while none will do. Where there are more than SCAN, luck says at which to begin, in the order in
+-- which their leases end.
 local function survey(claim, place)
   best, skipped, busy, lacking, taken = {}, {}, false, false, {}
   place.part = nil
