@@ -124,7 +124,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check: float = 60.0
     presence: float = 10.0
     drain: float = 10.0
-    margin: float = 1.5
+    margin: float = 2.5
 
 
 GRACE = 0.25

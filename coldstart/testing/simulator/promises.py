@@ -188,8 +188,11 @@ class Promises:
     def _received(self, process: Process) -> None:
         """A worker that came after all faults is received as if there had been none."""
         journey = process.state.journey
+        by_choice = chosen(journey)
         for reason in journey.detours:
-            worker = reason.partition(":")[0]
+            worker, _, why = reason.partition(": ")
+            if by_choice and why == by_choice:
+                continue
             if any(other.name == worker and other.lends for other in self.world.processes.values() if other.sound):
                 self.broken(RECOVER, process, f"a source that lives and lends was no use: {reason}")
         altered = {inbox.partition(".")[0] for inbox in self.world.altered}
@@ -197,7 +200,6 @@ class Promises:
         sources = [other for other in self.world.lenders if other.since < process.began and other.name not in altered]
         scenario = self.world.scenario
         enough = 1 if not scenario.transport.abortable else scenario.limits.sources
-        by_choice = bool(chosen(journey))
         if sources and isinstance(process.state, Serving) and wrong < enough and not by_choice:
             origins = [origin for origin, _ in journey.origins]
             if STORAGE in origins:
