@@ -226,7 +226,7 @@ class Explored:
                         effect
                         for effect in live
                         if effect in asked
-                        or isinstance(effect, effects.Pull | effects.ReadStorage)
+                        or isinstance(effect, effects.Pull | effects.ReadStorage | effects.Admit)
                         or (isinstance(effect, effects.ClaimSource) and effect.attempt < 0)
                     )
                 key = (normal(after), frozenset(type(effect).__name__ for effect in live))

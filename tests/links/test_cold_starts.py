@@ -34,9 +34,9 @@ async def joined(stack: AsyncExitStack, checkpoint: Path, settings: Settings, wo
 
 
 async def written(cache: Path) -> None:
-    """Rates are written behind the cold start."""
+    """Rates of links are written behind the cold start; that of storage may be there before."""
     with anyio.fail_after(20):
-        while not (cache.exists() and list(cache.glob("*.json"))):
+        while not any(b'"tcp"' in file.read_bytes() for file in cache.glob("*.json")):
             await anyio.sleep(0.01)
 
 
