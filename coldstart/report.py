@@ -160,10 +160,6 @@ class Progress(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-ESTIMATES = 16
-"""So many changes of mind are told at most."""
-
-
 class Recorder:
     """Folds the steps of one joiner into a report.
 
@@ -295,15 +291,15 @@ class Recorder:
             self._aside = (second.attempt, second.source.worker, began, second.transport)
 
     def _follow_estimates(self, entry: Entry[State]) -> None:
-        """Each change of mind; the last word where there were many."""
+        """Each change of mind. Before the store has answered it is none; nor is it that the end is near now."""
         choice, before = entry.after.journey.choice, entry.before.journey.choice
         if choice is None or choice is before:
             return
-        last = self._estimates[-1] if self._estimates else None
-        if last is not None and (last.pending or len(self._estimates) == ESTIMATES):
-            self._estimates[-1] = choice
-        elif last is None or last.decision != choice.decision:
-            self._estimates.append(choice)
+        told = self._estimates
+        if told and told[-1].pending:
+            told.pop()
+        if not told or choice.decision not in ("wait", told[-1].decision):
+            told.append(choice)
 
     def _weighed(self, found: Estimate) -> Weighed:
         took = None if self._arrived is None else self._arrived - found.at

@@ -66,7 +66,9 @@ def under_way(state: Transferring, at: float) -> Weighed:
     watched = at - pace.since
     if watched < max(WATCH, _storage(journey, 0).seconds / 2):
         return journey, ()
-    return _weigh(journey, Way(_missing(journey), pace.rate(at), "this transfer"), 0, at)
+    # What has landed need not come again, although its digest may still be on its way.
+    left = max(0, (journey.total - state.had) * journey.chunk_bytes - pace.landed)
+    return _weigh(journey, Way(min(left, _missing(journey)), pace.rate(at), "this transfer"), 0, at)
 
 
 def opened(journey: Journey, event: StorageOpened) -> Journey | None:
