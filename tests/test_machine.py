@@ -155,6 +155,7 @@ def normal(state: State) -> State:
         state.journey, attempt=0, asides=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0)
     )
     if journey.choice is not None:
+        journey = replace(journey, asked=int(state.journey.asked == state.journey.attempt))
         journey = replace(journey, choice=replace(journey.choice, at=0.0))
     if journey.accord is not None:
         verdicts = tuple(Verdict(verdict.question, verdict.yes) for verdict in journey.accord.verdicts)

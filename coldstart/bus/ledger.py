@@ -94,8 +94,8 @@ class Ledger:
 
     def _queued(self, outcome: Deferred, shard: Shard, claim: Claim, turn: Turn, now: float) -> Deferred:
         """The answer with what is known of the line, where there are complete sources to stand in line for."""
-        ahead, sources = shard.lines.count_ahead(claim), turn.sources
-        if ahead is None or sources is None:
+        sources = turn.sources
+        if sources is None or (ahead := shard.lines.count_ahead(claim)) is None:
             return outcome
         readers = self._readers(shard, claim.layout, claim.worker, now)
         queue = Queue(ahead, sources.slots, sources.used, sources.rate, readers, sources.hosts)

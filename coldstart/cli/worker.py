@@ -191,7 +191,7 @@ class _Voice:
             seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
             say(f"  share of the link {report.share:.2f}; it gave {report.link_gbps:.2f} GB/s at best ({seen})")
         for each in report.estimates:
-            say(f"  {_words_of_estimate(each)}")
+            say(f"  {words_of_estimate(each)}")
         if report.group is not None:
             say(f"  {_words_of(report.group)}")
         for reason in (*report.detours, *report.skipped):
@@ -228,7 +228,8 @@ CHOICES: Mapping[Decision, str] = {
 }
 
 
-def _words_of_estimate(weighed: Weighed) -> str:
+def words_of_estimate(weighed: Weighed) -> str:
+    """What was expected, why, what was decided, and what it took."""
     figures = f"a peer {seconds(weighed.waiting)}, storage {seconds(weighed.storage)}"
     took = "" if weighed.took is None else f"; it took {seconds(weighed.took)}"
     return f"expected of {figures} ({', '.join(weighed.basis)}): {CHOICES[weighed.decision]}{took}"

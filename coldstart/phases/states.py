@@ -69,6 +69,7 @@ class Journey(msgspec.Struct, frozen=True):
         detours: why each source or path was left, in order.
         storage_rate: bytes per second that this storage gave before; 0: not known.
         choice: the last estimate of what is quicker, peers or storage, and what was decided.
+        asked: the attempt in which the store was asked to admit us to storage, the last time it was.
         accord: what is said and decided in the rank's group; None outside of any.
     """
 
@@ -91,6 +92,7 @@ class Journey(msgspec.Struct, frozen=True):
     detours: tuple[str, ...] = ()
     storage_rate: float = 0.0
     choice: Estimate | None = None
+    asked: int = 0
     accord: Accord | None = None
 
     @property

@@ -98,15 +98,19 @@ def leave_storage(journey: Journey) -> tuple[Effect, ...]:
 
 def _weigh(journey: Journey, way: Way, readers: int, at: float) -> Weighed:
     before = journey.choice
-    if journey.accord is not None or (before is not None and before.pending):
+    # An answer to an earlier attempt is stale, and will not come here.
+    pending = before is not None and before.pending and journey.asked == journey.attempt
+    if journey.accord is not None or pending:
         return journey, ()
     found = estimate(way, _storage(journey, readers), journey.limits.margin, at)
     if found is None:
         return journey, ()
     if found.decision == "ask" and before is not None and before.decision == "full" and at < before.at + PAUSE:
         return journey, ()
-    asks = (Admit(journey.attempt, found.most, lease(found)),) if found.decision == "ask" else ()
-    return replace(journey, choice=found), asks
+    if found.decision != "ask":
+        return replace(journey, choice=found), ()
+    asked = Admit(journey.attempt, found.most, lease(found))
+    return replace(journey, choice=found, asked=journey.attempt), (asked,)
 
 
 def _decided(journey: Journey, choice: Estimate, decision: Decision, readers: int) -> Journey:

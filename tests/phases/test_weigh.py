@@ -220,14 +220,25 @@ def test_a_transfer_is_looked_at_now_and_then_only() -> None:
     assert again.journey.choice == state.journey.choice
 
 
-def test_an_answer_that_comes_late_changes_nothing() -> None:
+def test_an_answer_that_comes_late_changes_nothing_and_the_place_is_given_back() -> None:
     state, _ = transferring((1.0, 0), (3.0, 1))
-    for opened in (events.StorageOpened(1, 0), events.StorageRefused(1, 5)):
+    answers = {events.StorageOpened(1, 0): (effects.LeaveStorage(),), events.StorageRefused(1, 5): ()}
+    for answer, asked in answers.items():
         broken, _ = after((3.1, events.PullEnded(1, "closed")), state=state)
         assert isinstance(broken, Discovering)
-        assert after((3.2, opened), state=broken) == (broken, ())
+        assert after((3.2, answer), state=broken) == (broken, asked)
         drained, _ = after((3.1, events.DrainRequested()), state=state)
-        assert after((3.2, opened), state=drained) == (drained, ())
+        assert after((3.2, answer), state=drained) == (drained, asked)
+        abandoned, _ = after((3.1, events.ChunkCorrupted(1, 2)), state=state)
+        assert isinstance(abandoned, Abandoning)
+        assert after((3.2, answer), state=abandoned) == (abandoned, asked)
+
+
+def test_who_was_never_answered_asks_again_in_the_next_attempt() -> None:
+    state, _ = transferring((1.0, 0), (3.0, 1))
+    state, _ = after((3.1, events.PullEnded(1, "closed")), state=state)
+    _, asked = after((3.2, events.SourceClaimed(2, advert("b"), "root", rate=SLOW)), state=state)
+    assert [each.attempt for each in admits(asked)] == [2]
 
 
 # ------------------------------------------------------------------------------------------- afterwards
