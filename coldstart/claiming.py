@@ -7,7 +7,7 @@ events for the joiner's machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 import anyio
@@ -86,7 +86,7 @@ class Claiming:
         self._transports, self._carrier, self._favours = transports, carrier, favours
         self._place, self._prefer = place or Place(), prefer
         self._transfers: dict[int, _Transfer] = {}
-        self._leading = False
+        self._leading = self._admitted = False
         self.post: Callable[[Event], None] = lambda event: None
 
     async def claim(self, effect: effects.ClaimSource) -> None:
@@ -165,7 +165,13 @@ class Claiming:
 
     def _taken(self, outcome: Granted, attempt: int, transfer: _Transfer) -> Event:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
-        return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped, outcome.part)
+        rate = self._rate_from((outcome.source.host,))
+        return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped, outcome.part, rate)
+
+    def _rate_from(self, hosts: Sequence[str]) -> float:
+        """The best that any link from ``hosts`` has given; 0: not known."""
+        rates = self._place.rates() if hosts else {}
+        return max((rates.get(host, 0.0) for host in hosts), default=0.0)
 
     def _hello(self, transfer: _Transfer, transports: tuple[str, ...]) -> Hello:
         return Hello(
@@ -187,7 +193,8 @@ class Claiming:
                 skipped = await self._truths.explained(outcome.skipped)
                 return events.LoaderElected(attempt, outcome.root, skipped)
             case Deferred():
-                return events.ClaimDeferred(attempt, outcome.leader, outcome.skipped)
+                rate = self._rate_from(outcome.queue.hosts if outcome.queue is not None else ())
+                return events.ClaimDeferred(attempt, outcome.leader, outcome.skipped, outcome.queue, rate)
             case Conflicted():
                 return events.TruthDisputed(attempt, outcome.roots)
             case _:
@@ -271,6 +278,25 @@ class Claiming:
                 except BusError as error:
                     logger().warning("loader's lease not renewed", error=str(error))
             await anyio.sleep(LEAD_SECONDS / 3)
+
+    async def admit(self, effect: effects.Admit) -> None:
+        """Ask the store whether we may read storage beside others; posts its answer. Raises BusError."""
+        station, attempt = self._station, effect.attempt
+        if station.bus is None:
+            self.post(events.StorageRefused(attempt))
+            return
+        name, most, seconds = station.worker.name, effect.most, effect.seconds
+        answer = await station.bus.admit(station.key, station.lineage, name, most, seconds)
+        self._admitted = answer.admitted
+        kind = events.StorageOpened if answer.admitted else events.StorageRefused
+        self.post(kind(attempt, answer.readers))
+
+    async def leave_storage(self) -> None:
+        """Make room for others, where we were admitted. Raises BusError."""
+        station = self._station
+        if self._admitted and station.bus is not None:
+            self._admitted = False
+            await station.bus.admit(station.key, station.lineage, station.worker.name, 0, 0.0)
 
     async def resign(self) -> None:
         """Give up the loader's lease: others may read storage, or find us advertised. Raises BusError."""

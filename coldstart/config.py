@@ -44,9 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         floor_gbps: a peer slower than this, in 10^9 bytes per second, costs patience; 0: any rate will do.
         warn_gbps: a peer that gives less, in 10^9 bytes per second, is warned of; 0: none.
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
-        cache: where link rates are kept from one process to the next; empty: the user's cache
-            directory; ``none``: nowhere, and links are not probed.
-        patience, answer, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain: see
+        cache: where the rates of links and of storage are kept from one process to the next; empty: the user's cache
+            directory; ``none``: nowhere, links are not probed, and no wait is estimated.
+        patience, answer, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain, margin: see
             :class:`coldstart.plan.Limits`.
     """
 
@@ -77,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     whole_load: float = Limits().whole_load
     presence: float = Limits().presence
     drain: float = Limits().drain
+    margin: float = Limits().margin
 
     @property
     def limits(self) -> Limits:
@@ -93,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             whole_load=self.whole_load,
             presence=self.presence,
             drain=self.drain,
+            margin=self.margin,
         )
 
     @property
@@ -139,6 +141,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "crowd": (0, 64),
     "drain": (0, _DAY),
     "presence": (0.1, _DAY),
+    "margin": (0, 1000),
     **dict.fromkeys(("io_seconds", "lease", "build", "answer", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),
 }
 """Least and most of each number; within these nothing overflows."""

@@ -167,6 +167,19 @@ class Check(Effect, frozen=True):
     source: Advert | None
 
 
+class Admit(Effect, frozen=True):
+    """Ask to be one of at most ``most`` who read storage although there are peers, and to count as such for
+    ``seconds``. Answered by StorageOpened or StorageRefused."""
+
+    attempt: int
+    most: int
+    seconds: float
+
+
+class LeaveStorage(Effect, frozen=True):
+    """Count among these no more. Not answered."""
+
+
 class Resign(Effect, frozen=True):
     """Give up the loader's lease. Not answered."""
 

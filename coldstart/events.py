@@ -15,7 +15,7 @@ import msgspec
 from coldstart.group import Verdict
 from coldstart.links.rates import Passage
 from coldstart.plan import Chunks
-from coldstart.ports import Advert, Skip
+from coldstart.ports import Advert, Queue, Skip
 
 
 class Timer(StrEnum):
@@ -68,6 +68,8 @@ class Started(Event, frozen=True):
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
     ``transports``: names of ours, in order of preference; ``connecting``: those of them that connect before the
     first byte is asked for. ``loaded``: the host has filled the memory itself; it is only to be proven and lent.
+    ``storage_rate``: bytes per second that this storage has given before;
+    0: not known.
     """
 
     chunks: int
@@ -76,18 +78,21 @@ class Started(Event, frozen=True):
     transports: tuple[str, ...] = ()
     connecting: tuple[str, ...] = ()
     loaded: bool = False
+    storage_rate: float = 0.0
 
 
 class SourceClaimed(AttemptEvent, frozen=True):
     """A slot is ours and the source has our hello. ``root`` names the truth, if any is published.
 
-    ``part``: what is to be read there, in a crowd; -1: everything.
+    ``part``: what is to be read there, in a crowd; -1: everything. ``rate``: bytes per second that the link from
+    there has given; 0: not known.
     """
 
     source: Advert
     root: str
     skipped: tuple[Skip, ...] = ()
     part: int = -1
+    rate: float = 0.0
 
 
 class LoaderElected(AttemptEvent, frozen=True):
@@ -98,10 +103,16 @@ class LoaderElected(AttemptEvent, frozen=True):
 
 
 class ClaimDeferred(AttemptEvent, frozen=True):
-    """``leader`` is reading storage; or, where it is empty, every source is busy."""
+    """``leader`` is reading storage; or, where it is empty, every source is busy.
+
+    ``queue`` is what the store knows of the line; ``rate`` the best that the links from its sources have given, in
+    bytes per second; 0: not known.
+    """
 
     leader: str
     skipped: tuple[Skip, ...] = ()
+    queue: Queue | None = None
+    rate: float = 0.0
 
 
 class ClaimFailed(AttemptEvent, frozen=True):
@@ -114,6 +125,18 @@ class TruthDisputed(AttemptEvent, frozen=True):
     """Storage readers published different truths earlier; none is believed."""
 
     roots: tuple[str, ...]
+
+
+class StorageOpened(AttemptEvent, frozen=True):
+    """We may read storage beside ``readers`` others, although there are peers."""
+
+    readers: int
+
+
+class StorageRefused(AttemptEvent, frozen=True):
+    """We may not: ``readers`` do already; or coordination is down."""
+
+    readers: int = 0
 
 
 class TruthReceived(AttemptEvent, frozen=True):

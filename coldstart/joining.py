@@ -61,6 +61,7 @@ class Target(msgspec.Struct, frozen=True):
         replace_memory: leaves the memory to a late writer and provides fresh memory, with copies of the
             spans given; blocks.
         probe: numbers that the finished module computes, if its builder has a probe; blocks.
+        mount: what the rate of this storage is remembered by; empty: it is not.
     """
 
     memory: Memory
@@ -69,6 +70,7 @@ class Target(msgspec.Struct, frozen=True):
     self_check: Callable[[], Sequence[str]]
     replace_memory: Callable[[Sequence[Span]], None]
     probe: Callable[[], Probe | None] | None = None
+    mount: str = ""
 
 
 class Joining:
@@ -159,6 +161,10 @@ class Joining:
                 self.post(await self._replace_memory(effect))
             case effects.Strike():
                 await self._claiming.strike(effect)
+            case effects.Admit():
+                await self._claiming.admit(effect)
+            case effects.LeaveStorage():
+                await self._claiming.leave_storage()
             case effects.Resign():
                 await self._claiming.resign()
             case effects.Vote():
@@ -212,15 +218,18 @@ class Joining:
                 self.post(events.TruthMissed(effect.attempt, str(error)))
         # A reader that touches everything makes even verified chunks unproven again.
         chunks = effect.chunks if target.storage.partial else Chunks.first(target.memory.layout.chunks)
-        spans = spans_of(target.memory.layout, chunks)
+        spans, meter = spans_of(target.memory.layout, chunks), Meter()
 
         async def move(landed: Landed) -> None:
-            await target.storage.read(spans, landed)
+            await target.storage.read(spans, meter.counting(landed))
 
         progress = (lambda: self._landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
             digests = None if truth is None else truth.digest
-            self.post(await self._land(effect.attempt, chunks, move, digests, None, Meter()))
+            ended = await self._land(effect.attempt, chunks, move, digests, None, meter)
+        if not (ended.reason or target.storage.loaded):
+            self._links.learn_storage(target.mount, meter)
+        self.post(ended)
 
     async def _known_truth(self, effect: effects.ReadStorage) -> Truth | None:
         """The truth that the machine named; for memory that was filled by others, any that is published."""
@@ -387,6 +396,8 @@ def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
             return events.ClaimFailed(attempt, reason)
         case effects.Connect(attempt=attempt):
             return events.ConnectFailed(attempt, reason)
+        case effects.Admit(attempt=attempt):
+            return events.StorageRefused(attempt)
         case effects.FetchTruth(attempt=attempt):
             return events.TruthMissed(attempt, reason)
         case effects.Pull(attempt=attempt) | effects.ReadStorage(attempt=attempt):

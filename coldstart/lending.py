@@ -45,6 +45,7 @@ class Lending:
         truths: knows the digests they were verified against; ``digester`` computes them anew.
         transports, terms: what is lent over, and on what conditions.
         host, rack: where we are, in the advert.
+        received: bytes per second at which our weights came from a peer; 0: not known.
         advertised: called after the first advert of all chunks: nobody need wait for us any more.
 
     ``post`` queues an event for the source's machine, ``post_to_joiner`` for the joiner's; both are
@@ -63,11 +64,13 @@ class Lending:
         host: str,
         advertised: Callable[[], Awaitable[None]],
         rack: str = "",
+        received: Callable[[], int] = int,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._digester = digester
         self._terms, self._host, self._rack, self._advertised = terms, host, rack, advertised
+        self._received = received
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
@@ -177,6 +180,7 @@ class Lending:
             proof=effect.proof,
             rack=self._rack,
             parts=effect.parts,
+            rate=self._received(),
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
         if complete and not self._complete:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coldstart.effects import Effect, Release, Resign
+from coldstart.effects import Effect, LeaveStorage, Release, Resign
 from coldstart.errors import IllegalTransition
-from coldstart.events import AttemptEvent, Event, GroupEvent, LoaderElected, SourceClaimed
+from coldstart.events import AttemptEvent, Event, GroupEvent, LoaderElected, SourceClaimed, StorageOpened
 from coldstart.group import Accord, Group
 from coldstart.phases import agree, discover, fallback, handshake, serve, transfer, verify
 from coldstart.phases.states import (
@@ -72,7 +72,7 @@ def step(state: State, event: Event, at: float) -> Move:
     if handler is not None:
         return handler(state, event, at)
     if kind in page.ignored:
-        return state, _stale(event) if isinstance(state, Failed | Gone) else ()
+        return state, _stale(event) if isinstance(state, Failed | Gone) or isinstance(event, StorageOpened) else ()
     raise IllegalTransition(f"{kind.__name__} in state {type(state).__name__}", advice="please report this bug")
 
 
@@ -87,12 +87,14 @@ def ended(state: State) -> bool:
 
 
 def _stale(event: Event) -> tuple[Effect, ...]:
-    """A slot or a lease that came to an attempt that nobody waits for is given back."""
+    """A slot, a lease or a place at storage that came to an attempt that nobody waits for is given back."""
     match event:
         case SourceClaimed(attempt=attempt, source=source):
             return (Release(attempt, source.worker, "too late"),)
         case LoaderElected():
             return (Resign(),)
+        case StorageOpened():
+            return (LeaveStorage(),)
         case _:
             return ()
 

@@ -110,10 +110,16 @@ class Node:
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
-        self._started = Started(
-            layout.chunks, storage.partial, layout.chunk_bytes, names, connecting, loaded=storage.loaded
-        )
         links = means.links or Links(None, target.memory.device)
+        self._started = Started(
+            layout.chunks,
+            storage.partial,
+            layout.chunk_bytes,
+            names,
+            connecting,
+            loaded=storage.loaded,
+            storage_rate=links.storage(target.mount),
+        )
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(
             station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer
@@ -131,6 +137,7 @@ class Node:
             terms,
             host=means.host,
             rack=means.rack,
+            received=lambda: links.received,
             advertised=self._claiming.resign,
         )
         journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None

@@ -105,6 +105,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check: the final self-check takes at most this.
         presence: a rank of a group that is not heard of for so long counts as a no; the others are waited for
             as long as ``follow``.
+        margin: storage is read although there are sources where waiting for one is expected to take so many times
+            as long; 0: never. See ``coldstart.estimate``.
         drain: transfers in flight may go on for so long after a drain is asked for.
     """
 
@@ -124,6 +126,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     check: float = 60.0
     presence: float = 10.0
     drain: float = 10.0
+    margin: float = 2.5
 
 
 GRACE = 0.25

@@ -457,6 +457,8 @@ class Advert(msgspec.Struct, frozen=True):
     """Slots in use; filled in by the bus."""
     struck: bool = False
     """Doubted by a joiner since its last proof, so nobody is sent there; filled in by the bus."""
+    rate: int = 0
+    """Bytes per second at which its own weights came from a peer; 0: not known, or they did not."""
 
 
 class Skip(msgspec.Struct, frozen=True):
@@ -559,13 +561,46 @@ class Elected(msgspec.Struct, frozen=True):
     skipped: tuple[Skip, ...] = ()
 
 
+class Queue(msgspec.Struct, frozen=True):
+    """Where a claim stands in line, and before whom: facts for an estimate of the wait.
+
+    Args:
+        ahead: claims before it, those that gave up and were not yet noticed among them.
+        slots, used: of the complete sources that would do if they were free, as far as they were looked at.
+        rate: the best :attr:`Advert.rate` of these; 0: not known.
+        readers: others that read storage now: whoever leads, and those that :meth:`Bus.admit` has admitted.
+        hosts: where these sources are, :data:`MAX_HOSTS` of them at most.
+    """
+
+    ahead: int
+    slots: int
+    used: int
+    rate: int = 0
+    readers: int = 0
+    hosts: tuple[str, ...] = ()
+
+
+MAX_HOSTS = 8
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """Whether a joiner may read storage beside ``readers`` others."""
+
+    admitted: bool
+    readers: int
+
+
 class Deferred(msgspec.Struct, frozen=True):
-    """Nothing to pull from at present: ``leader`` is loading (or empty: all sources are busy, or lack our part)."""
+    """Nothing to pull from at present: ``leader`` is loading (or empty: all sources are busy, or lack our part).
+
+    ``queue`` is there for a claim that stands in line for sources that are complete.
+    """
 
     leader: str
     root: str
     epoch: str
     skipped: tuple[Skip, ...] = ()
+    queue: Queue | None = None
 
 
 class Conflicted(msgspec.Struct, frozen=True):
@@ -661,6 +696,14 @@ class Bus(Protocol):
 
     async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
         """Renew the loader's lease; false when somebody else holds it. ``seconds=0`` gives it up."""
+        ...
+
+    async def admit(self, shard: str, layout: str, worker: str, most: int, seconds: float) -> Admission:
+        """Admit ``worker`` to storage although there are sources, if fewer than ``most`` others read it.
+
+        It then counts among the readers for ``seconds``; asked again, it is counted anew. ``seconds=0``: it
+        has done, or will not read after all. Storage is shared: this is what keeps a crowd from it.
+        """
         ...
 
     async def advertise(

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
+from coldstart.estimate import Decision, Estimate
 from coldstart.events import (
     BytesLanded,
     CheckPassed,
@@ -69,6 +70,22 @@ class Mark(msgspec.Struct, frozen=True):
     source: str = ""
 
 
+class Weighed(msgspec.Struct, frozen=True):
+    """What waiting for a peer and reading storage were expected to take, and what was made of it.
+
+    ``at`` is in seconds since the cold start began. ``basis`` are the figures behind it. ``decision`` is ``wait``,
+    ``storage``, or ``full`` where storage would have been quicker if not so many had read it already (``ask``: the
+    store had not answered yet). ``took`` is what it really took from then until all bytes were here.
+    """
+
+    at: float
+    waiting: float
+    storage: float
+    basis: tuple[str, ...]
+    decision: Decision
+    took: float | None = None
+
+
 class GroupReport(msgspec.Struct, frozen=True):
     """What a rank's group decided. ``path`` is the same in all ranks that heard the same verdicts, and empty
     where none was heard; ``waited`` is in seconds; ``alone`` says why nothing was agreed, the last time it was not.
@@ -97,7 +114,7 @@ class Report(msgspec.Struct, frozen=True):
     ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
     head of the first transfer), or a ``transfer``, ``link_age`` seconds ago; 0 and ``none`` where nothing was measured.
     ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
-    were missed, and by how much.
+    were missed, and by how much. ``estimates``: where peers were weighed against storage, each change of mind once.
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
     None for a worker that is in none.
     """
@@ -132,6 +149,7 @@ class Report(msgspec.Struct, frozen=True):
     group: GroupReport | None = None
     whole_read: str = ""
     probe: str = ""
+    estimates: tuple[Weighed, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -175,6 +193,8 @@ class Recorder:
         self._open: tuple[int, str, float, str] | None = None
         self._aside: tuple[int, str, float, str] | None = None
         self._skipped: dict[str, str] = {}
+        self._estimates: list[Estimate] = []
+        self._arrived: float | None = None
         self._landed = 0
         self._landed_in_phase = 0
         self._own_truth = self._loaded = False
@@ -198,6 +218,7 @@ class Recorder:
             self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at, name)
         self._follow_attempt(entry)
         self._follow_second(entry)
+        self._follow_estimates(entry)
         self._state = entry.after
 
     def _note(self, entry: Entry[State]) -> None:
@@ -235,6 +256,7 @@ class Recorder:
         if self._ended is None:
             self._timeline.append(Mark(after.value, at - self._began, source))
         self._served = self._served or after is Phase.SERVE
+        self._arrived = at if after is Phase.VERIFY else self._arrived
         if after in (Phase.SERVE, Phase.FAILED, Phase.GONE) and self._ended is None:
             self._ended = at
 
@@ -276,6 +298,23 @@ class Recorder:
         if second is not None and second.source is not None:
             began = entry.at if self._aside is None else self._aside[2]
             self._aside = (second.attempt, second.source.worker, began, second.transport)
+
+    def _follow_estimates(self, entry: Entry[State]) -> None:
+        """Each change of mind. Before the store has answered it is none; nor is it that the end is near now."""
+        choice, before = entry.after.journey.choice, entry.before.journey.choice
+        if choice is None or choice is before:
+            return
+        told = self._estimates
+        if told and told[-1].pending:
+            told.pop()
+        if not told or choice.decision not in ("wait", told[-1].decision):
+            told.append(choice)
+
+    def _weighed(self, found: Estimate) -> Weighed:
+        took = None if self._arrived is None else self._arrived - found.at
+        return Weighed(
+            found.at - self._began, found.waiting, found.storage, found.basis, found.decision, took
+        )
 
     def progress(self) -> Progress:
         """Where the cold start stands at its last step."""
@@ -337,6 +376,7 @@ class Recorder:
             group=_grouped(journey.accord) if journey and journey.accord else None,
             whole_read=self._whole_read,
             probe=self._probe,
+            estimates=tuple(self._weighed(each) for each in self._estimates),
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:

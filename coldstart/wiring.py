@@ -22,6 +22,7 @@ from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
+from coldstart.links.mounts import mount_of
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
@@ -113,13 +114,14 @@ async def wire(
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began, built.storage.reason)
         trace.identify(shard.key, str(shard))
+        mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
         links = Links(settings.links_directory, arena.device, rates)
         lend_trace = SourceTrace(worker, shard.key)
         resources.callback(lend_trace.end)
         node = Node(
             shard,
             Worker(worker, secrets.token_hex(6)),
-            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe),
+            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe, mount),
             Means(
                 reached,
                 transports,

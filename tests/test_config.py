@@ -42,6 +42,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "whole_load": ("700", 700.0),
     "presence": ("7.5", 7.5),
     "drain": ("0", 0.0),
+    "margin": ("4", 4.0),
 }
 
 

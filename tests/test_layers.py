@@ -20,11 +20,11 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe"),
-    ("identity", "plan", "links.__init__", "links.rates"),
+    ("identity", "plan", "estimate", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers", "policies"),
-    ("effects", "checkpoint", "landing", "links.meter", "links.files"),
+    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "source"),
     ("machine", "runner"),
     ("bus.*", "transports.*", "kernels", "csfp1"),
@@ -46,9 +46,9 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "probe", "identity", "events", "effects", "plan", "phases.*", "machine",
-    "source", "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice",
-    "bus.leases", "bus.ballots", "group", "policies",
+    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
+    "machine", "source", "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster",
+    "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

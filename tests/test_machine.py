@@ -37,7 +37,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Chunks, Limits, Pace
-from coldstart.ports import Advert
+from coldstart.ports import Advert, Queue
 
 LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2, share=0.0, crowd=0)
 CROWD = replace(LIMITS, sources=1, crowd=1)
@@ -52,6 +52,14 @@ def advert(worker: str, have: int = CHUNKS) -> Advert:
 def answers(state: State, effect: Effect) -> Iterator[Event]:
     """Everything the world may answer to an effect, good and bad."""
     match effect:
+        case effects.ClaimSource(attempt=n) if n > 0 and state.journey.storage_rate:
+            yield events.SourceClaimed(n, advert("a"), "root", rate=1.0)
+            yield events.SourceClaimed(n, advert("d", have=1), "", rate=1.0)
+            yield events.ClaimDeferred(n, "", queue=Queue(1, 2, 2), rate=1.0)
+            yield events.LoaderElected(n)
+        case effects.Admit(attempt=n):
+            yield events.StorageOpened(n, 0)
+            yield events.StorageRefused(n, 1)
         case effects.ClaimSource(attempt=n) if n < 0:
             yield events.SourceClaimed(n, advert("s"), "root", part=1)
             yield events.ClaimDeferred(n, "")
@@ -149,6 +157,9 @@ def normal(state: State) -> State:
     journey = replace(
         state.journey, attempt=0, asides=0, followed=0.0, detours=(), patience=min(state.journey.patience, 5.0)
     )
+    if journey.choice is not None:
+        journey = replace(journey, asked=int(state.journey.asked == state.journey.attempt))
+        journey = replace(journey, choice=replace(journey.choice, at=0.0))
     if journey.accord is not None:
         verdicts = tuple(Verdict(verdict.question, verdict.yes) for verdict in journey.accord.verdicts)
         said = tuple(sorted(journey.accord.said))
@@ -180,7 +191,13 @@ def attempts(state: State) -> set[int]:
 class Explored:
     """Breadth-first closure of the machine under an adversarial world; in a group, of less of it."""
 
-    def __init__(self, group: Group | None = None, limits: Limits = LIMITS, connecting: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        group: Group | None = None,
+        limits: Limits = LIMITS,
+        connecting: tuple[str, ...] = (),
+        storage_rate: float = 0.0,
+    ) -> None:
         limits, chunks = (limits, CHUNKS) if group is None else (replace(limits, sources=1), 1)
         self.states: set[State] = set()
         self.phases: set[tuple[Phase, Phase]] = set()
@@ -192,7 +209,10 @@ class Explored:
             state, pending = queue.popleft()
             world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
             if phase_of(state) is Phase.IDLE:
-                world += [events.Started(chunks, connecting=connecting), events.Started(chunks, loaded=True)]
+                started = events.Started(
+                    chunks, chunk_bytes=10, connecting=connecting, storage_rate=storage_rate
+                )
+                world += [started, replace(started, loaded=True)]
             for event in (*world, *ambient(state)):
                 after, asked = step(state, event, at=1.0)
                 self.steps += 1
@@ -218,7 +238,7 @@ class Explored:
                         effect
                         for effect in live
                         if effect in asked
-                        or isinstance(effect, effects.Pull | effects.ReadStorage)
+                        or isinstance(effect, effects.Pull | effects.ReadStorage | effects.Admit)
                         or (isinstance(effect, effects.ClaimSource) and effect.attempt < 0)
                     )
                 key = (normal(after), frozenset(type(effect).__name__ for effect in live))
@@ -236,6 +256,11 @@ def explored() -> Explored:
 @pytest.fixture(scope="module")
 def crowded() -> Explored:
     return Explored(limits=CROWD)
+
+
+@pytest.fixture(scope="module")
+def weighing() -> Explored:
+    return Explored(limits=replace(LIMITS, sources=1), storage_rate=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +286,7 @@ def test_the_table_is_total_and_its_sets_are_disjoint() -> None:
 def test_every_joiner_event_is_in_exactly_one_group() -> None:
     parts = [
         groups.CLAIM_ANSWERS,
+        groups.ADMISSION,
         groups.TRUTH_ANSWERS,
         groups.OFFER_ANSWERS,
         groups.CONNECT_ANSWERS,
@@ -316,6 +342,17 @@ def test_two_sources_never_bring_the_same_chunk(crowded: Explored) -> None:
         if isinstance(state, Transferring) and state.second is not None:
             assert not state.pulling & state.second.pulling, state
         if isinstance(state, Serving | Checking):
+            assert state.journey.complete, state
+
+
+def test_exploration_closes_where_peers_are_weighed_against_storage(weighing: Explored) -> None:
+    decided = {
+        (type(state), state.journey.choice.decision) for state in weighing.states if state.journey.choice is not None
+    }
+    waiting = {(kind, word) for kind in (Waiting, Handshaking, Transferring) for word in ("ask", "full")}
+    assert waiting | {(Loading, "storage"), (Abandoning, "storage"), (Serving, "storage")} <= decided
+    for state in weighing.states:
+        if isinstance(state, Serving):
             assert state.journey.complete, state
 
 

@@ -12,7 +12,7 @@ from coldstart.links.rates import Floors, Moved, Passage
 from coldstart.machine import initial, step
 from coldstart.phases.states import Failed, Failure, Journey, Phase, State
 from coldstart.plan import Limits
-from coldstart.ports import Advert, Skip
+from coldstart.ports import Advert, Queue, Skip
 from coldstart.report import Attempt, Mark, Recorder, Report, failure
 from coldstart.runner import Entry
 from coldstart.testing.memories import layout_of
@@ -333,3 +333,53 @@ def test_why_storage_is_read_as_a_whole() -> None:
     assert story.report.whole_read == ""
     story.recorder.built(1.0, "weight: bfloat16 here, float32 in the checkpoint")
     assert story.report.whole_read == "weight: bfloat16 here, float32 in the checkpoint"
+
+
+# ---------------------------------------------------------------------------------------- estimates
+
+
+def weighing() -> Story:
+    """A story in which storage is known to give 1 GB/s, and chunks are of 1 GB."""
+    story = Story()
+    story.state = initial(LIMITS)
+    story.tell(1.0, events.Started(LAYOUT.chunks, chunk_bytes=10**9, storage_rate=1e9))
+    return story
+
+
+def test_a_wait_is_told_with_what_it_was_expected_to_take_and_took() -> None:
+    story = weighing()
+    story.tell(2.0, events.SourceClaimed(1, advert("a"), "root", rate=2e9))
+    assert [each.took for each in story.report.estimates] == [None]
+    story.tell(2.5, events.TruthReceived(1), events.OfferReceived(1, "tcp", b"", 1))
+    story.chunks(4.0, *CHUNKS)
+    story.tell(4.0, events.PullEnded(1))
+    story.tell(9.0, events.CheckPassed(1))
+    (each,) = story.report.estimates
+    assert (each.at, each.waiting, each.storage, each.decision, each.took) == (2.0, 2.0, 4.0, "wait", 2.0)
+    assert each.basis == ("4 GB missing", "2 GB/s (link)", "storage 1 GB/s, 0 others read it")
+
+
+def test_a_change_of_mind_is_told_once_and_the_answer_of_the_store_with_it() -> None:
+    story = weighing()
+    queue = Queue(ahead=3, slots=2, used=2)
+    for at in (2.0, 3.0, 3.5):
+        story.tell(at, events.ClaimDeferred(1, "", queue=queue, rate=1e9))
+    story.tell(6.0, events.ClaimDeferred(1, "", queue=queue, rate=1e9))
+    assert [each.decision for each in story.report.estimates] == ["wait", "ask"]
+    story.tell(6.1, events.StorageOpened(1, 1))
+    story.chunks(14.0, *CHUNKS)
+    story.tell(14.0, events.PullEnded(2), events.TruthPublished(2, "root"))
+    first, second = story.report.estimates
+    assert (first.decision, first.waiting, first.took) == ("wait", 4.0, 12.0)
+    assert (second.decision, second.waiting, second.storage, second.took) == ("storage", 20.0, 8.0, 8.0)
+    assert story.report.path == "storage"
+    assert story.report.detours == ("waiting would take 20 s, storage 8 s",)
+
+
+def test_minds_that_change_to_and_fro_are_told_in_few_words() -> None:
+    story = weighing()
+    for number in range(20):
+        full = number % 2 == 1
+        queue = Queue(ahead=3, slots=2, used=2, readers=9999 if full else 0)
+        story.tell(2.0, events.ClaimDeferred(1, "", queue=queue, rate=1e6 if full else 4e9))
+    assert [each.decision for each in story.report.estimates] == ["wait", "full"]

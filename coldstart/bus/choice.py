@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from coldstart.bus.limits import MAX_SKIPS
-from coldstart.ports import PARTS, Advert, Claim, Skip
+from coldstart.ports import MAX_HOSTS, PARTS, Advert, Claim, Skip
 
 _WORST = (-1.0, 0, 0)
 """Below the rank of whoever has a free slot."""
@@ -123,16 +123,27 @@ PATIENT = Wait(math.inf, -1)
 """Of a claim that would share any source by now."""
 
 
+class Sources(NamedTuple):
+    """What is told of several sources together; see :class:`coldstart.ports.Queue`."""
+
+    slots: int
+    used: int
+    rate: int
+    hosts: tuple[str, ...]
+
+
 class Survey(NamedTuple):
     """The equally good best sources, and the first of those passed over.
 
     ``busy``: any of these at all is only taken; ``lacking``: or has only nothing of the part that is wanted.
+    ``taken``: those that are only taken, and complete.
     """
 
     best: list[Standing]
     skipped: tuple[Skip, ...]
     busy: bool
     lacking: bool
+    taken: Sources | None = None
 
 
 class Seeker:
@@ -181,6 +192,7 @@ class Seeker:
         best_rank: _Rank = ()
         refusal_of, near = self.refusal, self._near
         skipped: list[Skip] = []
+        taken: list[Standing] = []
         busy = lacking = False
         for standing in listed:
             refusal = refusal_of(standing, wait)
@@ -193,14 +205,27 @@ class Seeker:
                 if first:
                     break
                 continue
-            busy = busy or refusal.reason in ("busy", "shared")
+            if refusal.reason in ("busy", "shared"):
+                busy = True
+                if standing.complete:
+                    taken.append(standing)
             lacking = lacking or refusal.reason == "part"
             if len(skipped) < MAX_SKIPS:
                 skipped.append(refusal)
-        return Survey(best, tuple(skipped), busy, lacking)
+        return Survey(best, tuple(skipped), busy, lacking, None if best or not taken else _together(taken))
 
     def _nearness(self, standing: Standing) -> int:
         advert, claim = standing.told, self.claim
         if claim.host and advert.host == claim.host:
             return _SAME_HOST
         return _SAME_RACK if claim.rack and advert.rack == claim.rack else _ELSEWHERE
+
+
+def _together(taken: list[Standing]) -> Sources:
+    adverts = [standing.told for standing in taken]
+    return Sources(
+        slots=sum(advert.slots for advert in adverts),
+        used=sum(advert.used for advert in adverts),
+        rate=max(advert.rate for advert in adverts),
+        hosts=tuple(dict.fromkeys(advert.host for advert in adverts))[:MAX_HOSTS],
+    )

@@ -20,6 +20,7 @@ from coldstart.bus.limits import (
     INBOX_LETTERS,
     INBOX_SECONDS,
     MAX_CONFLICTING_ROOTS,
+    MAX_READERS,
     NONCE_SECONDS,
     SHARD_SECONDS,
     queue_seconds,
@@ -28,6 +29,7 @@ from coldstart.bus.shard import Shard
 from coldstart.bus.turn import Turn
 from coldstart.group import Paper, Tally
 from coldstart.ports import (
+    Admission,
     Advert,
     Claim,
     ClaimOutcome,
@@ -37,6 +39,7 @@ from coldstart.ports import (
     Elected,
     Heard,
     Letter,
+    Queue,
     Standing,
     Stated,
 )
@@ -85,9 +88,18 @@ class Ledger:
         outcome = turn.seek(claim) or self._elect(shard, claim, turn, now)
         if isinstance(outcome, Deferred) and (seconds := queue_seconds(claim)) > 0:
             shard.lines.stand(claim, now, seconds)
-        else:
-            shard.lines.leave(claim.transfer)
+            return self._queued(outcome, shard, claim, turn, now)
+        shard.lines.leave(claim.transfer)
         return outcome
+
+    def _queued(self, outcome: Deferred, shard: Shard, claim: Claim, turn: Turn, now: float) -> Deferred:
+        """The answer with what is known of the line, where there are complete sources to stand in line for."""
+        sources = turn.sources
+        if sources is None or (ahead := shard.lines.count_ahead(claim)) is None:
+            return outcome
+        readers = self._readers(shard, claim.layout, claim.worker, now)
+        queue = Queue(ahead, sources.slots, sources.used, sources.rate, readers, sources.hosts)
+        return msgspec.structs.replace(outcome, queue=queue)
 
     def _elect(self, shard: Shard, claim: Claim, turn: Turn, now: float) -> Elected | Deferred:
         """The lead for a claim that has found no source, if none will have room and nobody else leads."""
@@ -177,6 +189,21 @@ class Ledger:
             leaders.drop(layout)
             self._changed(shard, found)
         return True
+
+    def admit(self, shard: str, layout: str, worker: str, most: int, seconds: float) -> Admission:
+        now = self._now()
+        found = self._shards[shard]
+        others = self._readers(found, layout, worker, now)
+        if seconds > 0 and others < min(most, MAX_READERS):
+            found.readers[layout].put(worker, True, now, seconds)
+            return Admission(True, others)
+        found.readers[layout].drop(worker)
+        return Admission(False, others)
+
+    def _readers(self, shard: Shard, layout: str, worker: str, now: float) -> int:
+        """How many others read storage: whoever leads, and those that were admitted."""
+        names = {*shard.readers[layout].live(now), shard.leaders.get(layout, now) or worker}
+        return len(names - {worker})
 
     def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
         found = self._shards[shard]

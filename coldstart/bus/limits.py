@@ -74,6 +74,12 @@ GROUP_SECONDS = 3600.0
 
 MAX_ANSWERS = 16
 
+MAX_READERS = 10_000
+"""A joiner that would share storage with more readers is not admitted."""
+
+MAX_RATE = 10**15
+"""Bytes per second that an advert may claim."""
+
 
 def check_ids(**names: str) -> None:
     """Refuse names that could leave their place in a key."""
@@ -100,6 +106,8 @@ def check_advert(shard: str, advert: Advert) -> None:
     check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
     if not all(0 <= part < PARTS for part in advert.parts):
         raise BusError(f"an advert of the parts {advert.parts} cannot be", advice=f"there are 0 to {PARTS - 1}")
+    if not 0 <= advert.rate <= MAX_RATE:
+        raise BusError(f"an advert of {advert.rate} bytes per second cannot be", advice=f"use 0 to {MAX_RATE}")
 
 
 def check_letter(body: bytes, what: str) -> None:

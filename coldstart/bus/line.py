@@ -100,6 +100,13 @@ class Lines:
             if not line:
                 del self._lines[layout]
 
+    def count_ahead(self, claim: Claim) -> int | None:
+        """Those before ``claim``, those that gave up and were not yet noticed among them; None: it has no place."""
+        line = self._lines.get(claim.layout, {})
+        if claim.transfer not in line:
+            return None
+        return next(at for at, transfer in enumerate(line) if transfer == claim.transfer)
+
     def ahead(self, layout: str, transfer: str, now: float) -> Iterator[Place]:
         """Those before ``transfer``, or all where it has no place; who is served on the way must leave."""
         for name, place in tuple(self._lines.get(layout, {}).items()):

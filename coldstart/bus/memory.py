@@ -28,7 +28,7 @@ from coldstart.bus.limits import (
 from coldstart.bus.shard import Shard
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 
 class MemoryStore:
@@ -117,6 +117,11 @@ class MemoryBus:
         check_ids(shard=shard, layout=layout, worker=worker)
         await self._call("lead")
         return self._ledger.lead(shard, layout, worker, seconds)
+
+    async def admit(self, shard: str, layout: str, worker: str, most: int, seconds: float) -> Admission:
+        check_ids(shard=shard, layout=layout, worker=worker)
+        await self._call("admit")
+        return self._ledger.admit(shard, layout, worker, most, seconds)
 
     async def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()

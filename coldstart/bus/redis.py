@@ -25,6 +25,7 @@ from coldstart.bus.connections import Routes, Server, Word
 from coldstart.bus.description import Description, described
 from coldstart.bus.ear import Ear, Streams
 from coldstart.bus.limits import (
+    MAX_READERS,
     check_advert,
     check_claim,
     check_digests,
@@ -36,7 +37,7 @@ from coldstart.bus.limits import (
 )
 from coldstart.errors import BusError, ConfigError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 CALL_SECONDS = 2.0
 """Deadline of one call, connecting included: the whole budget that coordination may cost."""
@@ -120,6 +121,12 @@ class RedisBus:
         check_ids(shard=shard, layout=layout, worker=worker)
         fields = await self._on_shard(scripts.LEAD, shard, layout, worker, _milliseconds(seconds))
         return fields.number() == 1
+
+    async def admit(self, shard: str, layout: str, worker: str, most: int, seconds: float) -> Admission:
+        check_ids(shard=shard, layout=layout, worker=worker)
+        most = min(most, MAX_READERS)
+        fields = await self._on_shard(scripts.ADMIT, shard, layout, worker, most, _milliseconds(seconds))
+        return Admission(bool(fields.number()), fields.number())
 
     async def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()

@@ -14,7 +14,19 @@ import msgspec
 
 from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES
 from coldstart.errors import BusError
-from coldstart.ports import PARTS, Advert, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Letter, Skip, Stated
+from coldstart.ports import (
+    PARTS,
+    Advert,
+    ClaimOutcome,
+    Conflicted,
+    Deferred,
+    Elected,
+    Granted,
+    Letter,
+    Queue,
+    Skip,
+    Stated,
+)
 
 _Kind = Literal["granted", "elected", "deferred", "conflicted"]
 
@@ -77,6 +89,13 @@ class Fields:
         if not -1 <= part < PARTS:
             raise self.nonsense(f"the part {part}")
         return part
+
+    def queue(self) -> Queue | None:
+        """What is known of a line; an answer of an older version says nothing of it."""
+        if not self:
+            return None
+        ahead, slots, used, rate, readers = (self.number() for _ in range(5))
+        return Queue(ahead, slots, used, rate, readers, self.names())
 
     def advert(self) -> Advert:
         """An advert, the number of its slots in use, and whether it is struck."""
@@ -142,7 +161,7 @@ def claim_outcome(fields: ShardFields) -> ClaimOutcome:
             return Elected(root=fields.text(), epoch=epoch, skipped=fields.skips())
         case "deferred":
             root, skipped = fields.text(), fields.skips()
-            return Deferred(leader=fields.text(), root=root, epoch=epoch, skipped=skipped)
+            return Deferred(leader=fields.text(), root=root, epoch=epoch, skipped=skipped, queue=fields.queue())
         case kind:
             raise fields.nonsense(f"the outcome {kind[:20]!r}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 
 from coldstart.bus.leases import Leases
 from coldstart.bus.limits import JOURNAL_ENTRIES
@@ -22,6 +22,8 @@ class Shard:
         self.lent: Leases[tuple[str, str]] = Leases()
         """The source and its inbox, by transfer, until that is released."""
         self.nonces: Leases[bool] = Leases()
+        self.readers: defaultdict[str, Leases[bool]] = defaultdict(Leases)
+        """Those admitted to storage, by layout and name."""
         self.truths: dict[str, tuple[str, bytes]] = {}
         self.conflicts: dict[str, list[str]] = {}
         self.stated: dict[str, dict[int, bytes]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coldstart.bus.choice import PATIENT, Seeker, Standing, Wait
+from coldstart.bus.choice import PATIENT, Seeker, Sources, Standing, Wait
 from coldstart.bus.limits import INBOX_SECONDS, LOOKS, MAX_GRANTS
 from coldstart.bus.shard import Shard
 from coldstart.ports import Claim, Granted, Letter, Skip
@@ -32,6 +32,8 @@ class Turn:
         """Whether one of them might do in a moment."""
         self.lacking = False
         """Whether one of them might do once it has a chunk of the part that is wanted."""
+        self.sources: Sources | None = None
+        """Those of them that are complete and only taken."""
 
     def seek(self, claim: Claim) -> Granted | None:
         """A slot for ``claim``, from a source that none of those ahead of it can use."""
@@ -40,6 +42,7 @@ class Turn:
             wait = shard.lines.wait(claim, self._now)
             survey = shard.roster.survey(seeker, wait, self._now)
             self.skipped, self.busy, self.lacking = survey.skipped, survey.busy, survey.lacking
+            self.sources = survey.taken
             if not survey.best:
                 return None
             chosen = survey.best[claim.luck % len(survey.best)]

@@ -105,6 +105,8 @@ class Asked(msgspec.Struct, frozen=True):
             fabric=Fabric(link, link, self.storage_all_gbps * 1e9, even=True),
             slots=self.slots,
             limits=Limits(patience=self.patience, floor=link / (2 * self.slots)),
+            link_known=link,
+            storage_known=self.storage_gbps * 1e9,
         )
 
     def command(self) -> str:

@@ -250,6 +250,7 @@ def simulate(
     patience: Annotated[float | None, typer.Option(help="Seconds a joiner may lose before it reads storage.")] = None,
     strikes: Annotated[int | None, typer.Option(help="Faults in one run.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Ranks that start together and act as one.")] = None,
+    estimates: Annotated[bool, typer.Option("--estimates", help="Workers know what links and storage give.")] = False,
     journal: Annotated[bool, typer.Option("--journal", help="Show every step; of one seed.")] = False,
     json: Json = False,
 ) -> None:
@@ -273,6 +274,7 @@ def simulate(
         patience,
         strikes,
         group_size,
+        estimates or None,
     )
     module.run(asked, seeds_of(seeds), jobs=jobs, journal=journal, json=json)
     _be_heard()

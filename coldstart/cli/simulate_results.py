@@ -32,8 +32,9 @@ class Failure(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """All seeds together. ``violations`` comes last, so that the end of the output is the verdict.
 
-    ``faults`` are those that struck, by kind. ``trace_hash`` is equal for equal runs of equal seeds, on
-    whatever machine. ``ended_early`` says why fewer seeds were played than the ``asked_seeds``.
+    ``weighed`` counts cold starts by what the last estimate was decided for, where there was one; ``faults`` are those
+    that struck, by kind. ``trace_hash`` is equal for equal runs of equal seeds, on whatever machine. ``ended_early``
+    says why fewer seeds were played than the ``asked_seeds``.
     """
 
     command: str
@@ -44,6 +45,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cold_starts: int
     paths: Mapping[str, int]
     faults: Mapping[str, int]
+    weighed: Mapping[str, int]
     storage_reads: int
     events: int
     virtual_seconds: float
@@ -66,6 +68,7 @@ class Tally:
         self._storage_reads = self._events = 0
         self._virtual = self._cpu = 0.0
         self._paths: Counter[str] = Counter()
+        self._weighed: Counter[str] = Counter()
         self._faults: Counter[str] = Counter({kind.value: 0 for kind in asked.faults})
         self._traces = hashlib.blake2b(digest_size=16)
         self._journal: tuple[str, ...] = ()
@@ -81,6 +84,7 @@ class Tally:
         self._virtual += outcome.virtual_seconds
         self._cpu += played.cpu_seconds
         self._paths.update(outcome.paths)
+        self._weighed.update(outcome.weighed)
         self._faults.update(outcome.faults)
         self._traces.update(outcome.trace_hash.encode())
         self._journal = outcome.journal
@@ -99,6 +103,7 @@ class Tally:
             seeds=self.seeds,
             cold_starts=self.cold_starts,
             paths=dict(sorted(self._paths.items())),
+            weighed=dict(sorted(self._weighed.items())),
             faults=self._faults,
             storage_reads=self._storage_reads,
             events=self._events,
@@ -151,6 +156,7 @@ def _sums(result: Result) -> list[tuple[str, str]]:
         ("cold starts", f"{result.cold_starts:,}"),
         ("by path", _counts(result.paths)),
         ("faults", f"{sum(result.faults.values()):,}{': ' if result.faults else ''}{_counts(result.faults)}"),
+        *([("by estimate", _counts(result.weighed))] if result.weighed else []),
         ("storage reads", f"{result.storage_reads:,}"),
         ("events", f"{result.events:,}"),
         ("virtual seconds", f"{result.virtual_seconds:,.0f}"),

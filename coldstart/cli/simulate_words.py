@@ -47,6 +47,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         patience: seconds; see :class:`coldstart.plan.Limits`.
         strikes: faults in one run.
         group_size: ranks that act as one.
+        estimates: whether workers remember what links and storage give, and so weigh waiting against storage.
     """
 
     workers: int = 64
@@ -60,6 +61,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     patience: float | None = None
     strikes: int | None = None
     group_size: int | None = None
+    estimates: bool | None = None
 
     def checked(self) -> Asked:
         """Itself.
@@ -80,17 +82,20 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         usual = troubled(self.workers, self.faults) if self.faults else Scenario(workers=self.workers)
         storage = usual.storage if self.storage_gbps is None else self.storage_gbps * 1e9
         patience = usual.limits.patience if self.patience is None else self.patience
+        link = Link() if self.link_gbps is None else Link(self.link_gbps * 1e9)
         return replace(
             usual,
             chunks=usual.chunks if self.chunks is None else self.chunks,
             chunk_bytes=usual.chunk_bytes if self.chunk_mib is None else self.chunk_mib * MIB,
             spread=usual.spread if self.spread is None else self.spread,
             storage=storage,
-            transport=usual.transport if self.link_gbps is None else Link(self.link_gbps * 1e9),
+            transport=usual.transport if self.link_gbps is None else link,
             slots=usual.slots if self.slots is None else self.slots,
             limits=replace(usual.limits, patience=patience, floor=storage),
             strikes=usual.strikes if self.strikes is None else self.strikes,
             group_size=usual.group_size if self.group_size is None else self.group_size,
+            link_known=link.bytes_per_second if self.estimates else 0.0,
+            storage_known=storage if self.estimates else 0.0,
         )
 
     def command(self, seeds: str) -> str:
@@ -99,7 +104,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
         for field in self.__struct_fields__:
             value = getattr(self, field)
             if field not in ("workers", "faults") and value is not None:
-                words.append(f"{_option(field)} {value}")
+                words.append(_option(field) if value is True else f"{_option(field)} {value}")
         return " ".join(words)
 
     def replay(self, seed: int) -> str:

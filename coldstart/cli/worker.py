@@ -20,9 +20,10 @@ from coldstart.cli import tracing
 from coldstart.cli.output import Ticker, age, emit, say, seconds, size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
+from coldstart.estimate import Decision
 from coldstart.group import Group
 from coldstart.replica import Replica, join
-from coldstart.report import GroupReport, Progress, Report
+from coldstart.report import GroupReport, Progress, Report, Weighed
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -189,6 +190,8 @@ class _Voice:
         if report.link_gbps:
             seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
             say(f"  share of the link {report.share:.2f}; it gave {report.link_gbps:.2f} GB/s at best ({seen})")
+        for each in report.estimates:
+            say(f"  {words_of_estimate(each)}")
         if report.group is not None:
             say(f"  {_words_of(report.group)}")
         if report.whole_read and report.bytes_storage:
@@ -219,6 +222,21 @@ class _Voice:
         self, event: str, *, progress: Progress | None = None, report: Report | None = None, error: str = ""
     ) -> None:
         emit(Told(event, self._worker, anyio.current_time(), progress, report, error))
+
+
+CHOICES: Mapping[Decision, str] = {
+    "wait": "a peer",
+    "ask": "a peer, before the store had answered",
+    "storage": "storage",
+    "full": "a peer, as enough others read storage",
+}
+
+
+def words_of_estimate(weighed: Weighed) -> str:
+    """What was expected, why, what was decided, and what it took."""
+    figures = f"a peer {seconds(weighed.waiting)}, storage {seconds(weighed.storage)}"
+    took = "" if weighed.took is None else f"; it took {seconds(weighed.took)}"
+    return f"expected of {figures} ({', '.join(weighed.basis)}): {CHOICES[weighed.decision]}{took}"
 
 
 def _words_of(group: GroupReport) -> str:

@@ -1,4 +1,4 @@
-"""What one worker knows of the links from the hosts around it to its device.
+"""What one worker knows of the links from the hosts around it to its device, and of its storage.
 
 Decides what is looked up when: all of it is read once (:func:`recall`), while the skeleton is built, so that nothing
 waits for a disk later, and what a pull has shown is written behind the cold start. Without a directory nothing is
@@ -19,7 +19,7 @@ import msgspec
 
 from coldstart.links import files
 from coldstart.links.meter import Meter
-from coldstart.links.rates import Moved, Origin, Passage, Path, Rate, best, is_fresh, preferred
+from coldstart.links.rates import Moved, Origin, Passage, Path, Rate, best, cautious, is_fresh, preferred
 from coldstart.ports import Advert
 from coldstart.telemetry import logger
 
@@ -29,6 +29,9 @@ LOAD_SECONDS = 0.5
 MAX_FAVOURS = 32
 """Hosts of which a source is told what we prefer, at most: those measured last."""
 
+
+STORAGE = "storage"
+"""What carries the bytes of a storage read, in the words of :class:`coldstart.links.rates.Path`."""
 
 MAX_NAME = 256
 """Characters; what has a longer name is not remembered."""
@@ -65,6 +68,8 @@ class Links:
         self._directory, self._device = directory, device
         self._rates = dict(rates or {})
         self._here, self._clock = here or platform.node(), clock
+        self.received = 0
+        """The best rate at which our own weights came from a peer; 0: not known."""
         self._unsaved: dict[Path, Rate] = {}
         self._learnt = anyio.Event()
 
@@ -119,8 +124,17 @@ class Links:
         """What is to be believed of the ways to here."""
         now = self._clock()
         for path, rate in self._rates.items():
-            if (path.here, path.device) == (self._here, self._device) and is_fresh(rate, now):
+            ours = (path.here, path.device) == (self._here, self._device) and path.transport != STORAGE
+            if ours and is_fresh(rate, now):
                 yield path, rate
+
+    def storage(self, mount: str) -> float:
+        """What the storage mounted there gave one reader, in bytes per second; 0: not known."""
+        rate = self._rates.get(self._storage(mount))
+        return rate.bytes_per_second if rate is not None and is_fresh(rate, self._clock()) else 0.0
+
+    def _storage(self, mount: str) -> Path:
+        return Path(self._here, self._device, "", mount, STORAGE)
 
     # ------------------------------------------------------------------------------ what is learnt
 
@@ -145,14 +159,29 @@ class Links:
         known = known if known is not None and is_fresh(known, now) else None
         probed, pulled = _rate(meter.probe, "probe", now), _rate(meter.moved, "transfer", now)
         link = best(best(known, probed), pulled) if sound else known
+        if sound:
+            self.received = max(self.received, round(meter.moved.rate))
         if link is None:
             return Passage(source.worker, transport, route, meter.moved)
-        if link is not known and all(len(name) <= MAX_NAME for name in msgspec.structs.astuple(path)):
-            self._rates[path] = self._unsaved[path] = link
-            self._learnt.set()
+        if link is not known:
+            self._keep(path, link)
         return Passage(
             source.worker, transport, route, meter.moved, link.bytes_per_second, link.origin, now - link.at
         )
+
+    def learn_storage(self, mount: str, meter: Meter) -> None:
+        """What a storage read that went well was like."""
+        found = _rate(meter.moved, "transfer", self._clock())
+        if mount and found is not None:
+            path = self._storage(mount)
+            known = self._rates.get(path)
+            known = known if known is not None and is_fresh(known, found.at) else None
+            self._keep(path, cautious(known, found))
+
+    def _keep(self, path: Path, rate: Rate) -> None:
+        if all(len(name) <= MAX_NAME for name in msgspec.structs.astuple(path)):
+            self._rates[path] = self._unsaved[path] = rate
+            self._learnt.set()
 
 
 def _rate(moved: Moved, origin: Origin, now: float) -> Rate | None:

@@ -26,7 +26,8 @@ LEAST_BYTES = 4 << 20
 class Path(msgspec.Struct, frozen=True):
     """Between what a rate was measured: two places, each a host and a device, and what carried the bytes.
 
-    ``route`` is what the transport says that it ran over, empty where it cannot tell.
+    ``route`` is what the transport says that it ran over, empty where it cannot tell. Of storage, ``there`` is
+    empty and ``remote`` is where it is mounted.
     """
 
     here: str
@@ -94,6 +95,16 @@ def best(known: Rate | None, found: Rate | None) -> Rate | None:
     if known is None or found is None:
         return known or found
     return found if found.bytes_per_second > known.bytes_per_second else known
+
+
+def cautious(known: Rate | None, found: Rate) -> Rate:
+    """The one that counts of storage: the lower, or half-way up.
+
+    Unlike a link it is shared with strangers, and a file that was read a moment ago comes from memory.
+    """
+    if known is None or found.bytes_per_second <= known.bytes_per_second:
+        return found
+    return Rate((known.bytes_per_second + found.bytes_per_second) / 2, found.origin, found.at)
 
 
 def preferred(order: Sequence[str], rates: Mapping[str, float]) -> tuple[str, ...]:

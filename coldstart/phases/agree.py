@@ -238,7 +238,7 @@ def _too_long(journey: Journey) -> str:
     return f"waited {journey.limits.follow:g} s for the other ranks"
 
 
-_EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS
+_EARLIER = groups.CLAIM_ANSWERS | groups.ADMISSION | groups.TRUTH_ANSWERS
 _NEVER = (
     groups.START
     | groups.CONNECT_ANSWERS

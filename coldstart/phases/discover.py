@@ -17,10 +17,12 @@ from coldstart.events import (
     LoaderElected,
     SourceClaimed,
     Started,
+    StorageOpened,
+    StorageRefused,
     Timer,
     TruthDisputed,
 )
-from coldstart.phases import groups, moves
+from coldstart.phases import groups, moves, weigh
 from coldstart.phases.states import Discovering, Failure, Idle, Journey, Move, Page, Waiting
 
 
@@ -33,6 +35,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         chunk_bytes=event.chunk_bytes,
         transports=event.transports,
         connecting=event.connecting,
+        storage_rate=event.storage_rate,
         patience=state.journey.limits.patience,
     )
     return moves.load(journey, leading=False) if event.loaded else moves.seek(journey, at)
@@ -48,7 +51,9 @@ def source_claimed(state: Discovering | Waiting, event: SourceClaimed, at: float
         return failed, (Release(event.attempt, event.source.worker, "truth conflict"), *effects)
     journey, since = _waited(state, at), at if _follows(state) else state.since
     if event.root or event.source.have < event.source.total:
-        return moves.shake(journey, event.source, event.root, since, event.part)
+        after, effects = moves.shake(journey, event.source, event.root, since, event.part)
+        journey, asked = weigh.at_source(after.journey, event.source, event.rate, at)
+        return replace(after, journey=journey), (*effects, *asked)
     release = Release(event.attempt, event.source.worker, "no truth published")
     waiting, effects = moves.wait(replace(journey, attempt=journey.attempt + 1), "", since)
     return waiting, (release, *effects)
@@ -65,11 +70,24 @@ def loader_elected(state: Discovering | Waiting, event: LoaderElected, at: float
 def claim_deferred(state: Discovering | Waiting, event: ClaimDeferred, at: float) -> Move:
     """Stand in line, for the loader or for a slot; from when on matters where it changes who pays for the time."""
     if isinstance(state, Discovering) or bool(event.leader) == bool(state.leader):
-        return moves.wait(state.journey, event.leader, state.since)
+        spot = weigh.spot(state, event, at)
+        journey, asked = weigh.in_line(state.journey, event, spot, at)
+        waiting, effects = moves.wait(journey, event.leader, state.since, spot)
+        return waiting, (*effects, *asked)
     if event.leader:
         return moves.wait(moves.spent(state.journey, state.since, at), event.leader, at)
     waiting, effects = moves.wait(_waited(state, at), "", at)
     return waiting, (*effects, Arm(Timer.PATIENCE, waiting.journey.patience))
+
+
+def storage_opened(state: Waiting, event: StorageOpened, at: float) -> Move:
+    """It is quicker: others in line move up."""
+    journey = weigh.opened(state.journey, event)
+    return (state, ()) if journey is None else moves.leave_line(journey, weigh.chosen(journey))
+
+
+def storage_refused(state: Waiting, event: StorageRefused, at: float) -> Move:
+    return replace(state, journey=weigh.refused(state.journey, event)), ()
 
 
 def claim_failed(state: Discovering | Waiting, event: ClaimFailed, at: float) -> Move:
@@ -146,7 +164,7 @@ PAGES = (
         Idle,
         handled={Started: started, DrainRequested: drain_requested},
         ignored=groups.AMBIENT,
-        illegal=groups.CLAIM_ANSWERS | _LATER,
+        illegal=groups.CLAIM_ANSWERS | groups.ADMISSION | _LATER,
     ),
     Page(
         Discovering,
@@ -160,7 +178,7 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=frozenset(),
-        illegal=groups.START | _LATER,
+        illegal=groups.START | groups.ADMISSION | _LATER,
     ),
     Page(
         Waiting,
@@ -170,6 +188,8 @@ PAGES = (
             ClaimDeferred: claim_deferred,
             ClaimFailed: claim_failed,
             TruthDisputed: truth_disputed,
+            StorageOpened: storage_opened,
+            StorageRefused: storage_refused,
             Expired: waiting_expired,
             DrainRequested: drain_requested,
         },

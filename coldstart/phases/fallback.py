@@ -22,8 +22,8 @@ from coldstart.events import (
     TruthMissed,
     TruthReceived,
 )
-from coldstart.phases import groups, moves
-from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
+from coldstart.phases import groups, moves, weigh
+from coldstart.phases.states import STORAGE, Failure, Journey, LoadFailing, Loading, Move, Page
 from coldstart.plan import Chunks
 
 
@@ -73,11 +73,14 @@ def chunk_corrupted(state: Loading, event: ChunkCorrupted, at: float) -> Move:
 
 
 def pull_ended(state: Loading, event: PullEnded, at: float) -> Move:
-    if event.reason or not state.journey.complete:
-        return moves.fail(state.journey, Failure.STORAGE, event.reason or "storage read ended early")
-    if state.journey.root:
-        return moves.check(state.journey, None)
-    return moves.publish(state.journey, None)
+    after, effects = _ended(state.journey, event.reason)
+    return after, (*weigh.leave_storage(state.journey), *effects)
+
+
+def _ended(journey: Journey, reason: str) -> Move:
+    if reason or not journey.complete:
+        return moves.fail(journey, Failure.STORAGE, reason or "storage read ended early")
+    return moves.check(journey, None) if journey.root else moves.publish(journey, None)
 
 
 def expired(state: Loading, event: Expired, at: float) -> Move:
@@ -103,6 +106,7 @@ def never_stopped(state: LoadFailing, event: Expired, at: float) -> Move:
 
 _ILLEGAL = (
     groups.START
+    | groups.ADMISSION
     | groups.CLAIM_ANSWERS
     | groups.TRUTH_ANSWERS
     | groups.OFFER_ANSWERS

@@ -16,6 +16,7 @@ CLAIM_ANSWERS: Group = frozenset(
         events.TruthDisputed,
     }
 )
+ADMISSION: Group = frozenset({events.StorageOpened, events.StorageRefused})
 TRUTH_ANSWERS: Group = frozenset({events.TruthReceived, events.TruthMissed})
 OFFER_ANSWERS: Group = frozenset({events.OfferReceived, events.OfferRefused, events.SourceProgressed})
 CONNECT_ANSWERS: Group = frozenset({events.Connected, events.ConnectFailed})
@@ -34,6 +35,7 @@ AMBIENT: Group = frozenset({events.Expired})
 
 ALL: Group = (
     CLAIM_ANSWERS
+    | ADMISSION
     | TRUTH_ANSWERS
     | OFFER_ANSWERS
     | CONNECT_ANSWERS

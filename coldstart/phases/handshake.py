@@ -18,11 +18,13 @@ from coldstart.events import (
     OfferReceived,
     OfferRefused,
     SourceProgressed,
+    StorageOpened,
+    StorageRefused,
     Timer,
     TruthMissed,
     TruthReceived,
 )
-from coldstart.phases import agree, groups, moves
+from coldstart.phases import agree, groups, moves, weigh
 from coldstart.phases.states import Handshaking, Move, Page
 
 
@@ -83,6 +85,16 @@ def expired(state: Handshaking, event: Expired, at: float) -> Move:
             return state, ()
 
 
+def storage_opened(state: Handshaking, event: StorageOpened, at: float) -> Move:
+    """It is quicker than what the link to this source gives."""
+    journey = weigh.opened(state.journey, event)
+    return (state, ()) if journey is None else _next(replace(state, journey=journey), weigh.chosen(journey), at)
+
+
+def storage_refused(state: Handshaking, event: StorageRefused, at: float) -> Move:
+    return replace(state, journey=weigh.refused(state.journey, event)), ()
+
+
 def drain_requested(state: Handshaking, event: DrainRequested, at: float) -> Move:
     return moves.leave(state.journey, state.source)
 
@@ -116,6 +128,8 @@ PAGES = (
             Connected: connected,
             ConnectFailed: connect_failed,
             SourceProgressed: source_progressed,
+            StorageOpened: storage_opened,
+            StorageRefused: storage_refused,
             Expired: expired,
             DrainRequested: drain_requested,
         },

@@ -28,7 +28,7 @@ from coldstart.effects import (
     StartLending,
 )
 from coldstart.events import OfferReceived, Timer
-from coldstart.phases import saying
+from coldstart.phases import saying, weigh
 from coldstart.phases.states import (
     Abandoning,
     Checking,
@@ -44,6 +44,7 @@ from coldstart.phases.states import (
     Publishing,
     Second,
     Serving,
+    Spot,
     Transferring,
     Waiting,
 )
@@ -70,6 +71,8 @@ def seek(journey: Journey, at: float) -> Move:
     """Look for a source, as long as there is patience for it and our group has not decided for storage."""
     if journey.accord is not None and journey.accord.storage is not None:
         return load(detour(journey, str(journey.accord.storage)), leading=False)
+    if weigh.chosen(journey):
+        return load(journey, leading=False)
     if journey.patience <= 0:
         return load(detour(journey, "patience spent"), leading=False)
     if journey.followed >= journey.limits.follow:
@@ -100,13 +103,13 @@ def claim_part(state: Transferring, second: Second) -> ClaimSource:
     return ClaimSource(second.attempt, exclude, journey.failed, share=journey.limits.share, part=second.part)
 
 
-def wait(journey: Journey, leader: str, since: float) -> Move:
+def wait(journey: Journey, leader: str, since: float, spot: Spot | None = None) -> Move:
     """Stand in line for the leader's weights, or for a free slot. Following costs no patience, but has its limit.
 
     The claims in between are part of it: on a slow bus they take longer than the waiting.
     """
     clock = (Disarm(Timer.PATIENCE),) if leader else ()
-    return Waiting(journey, leader, since=since), (*clock, Arm(Timer.RETRY, journey.limits.retry))
+    return Waiting(journey, leader, since, spot), (*clock, Arm(Timer.RETRY, journey.limits.retry))
 
 
 def leave_line(journey: Journey, reason: str) -> Move:

@@ -22,6 +22,7 @@ def drained(state: Draining | Serving, event: Drained, at: float) -> Move:
 
 _LATE = (
     groups.CLAIM_ANSWERS
+    | groups.ADMISSION
     | groups.TRUTH_ANSWERS
     | groups.OFFER_ANSWERS
     | groups.STATE_ANSWERS

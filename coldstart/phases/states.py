@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from coldstart.effects import Effect
+from coldstart.estimate import Estimate
 from coldstart.events import Event, OfferReceived
 from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace, part_of
@@ -67,6 +68,9 @@ class Journey(msgspec.Struct, frozen=True):
         root: name of the published truth, empty while unknown.
         fetched: name of the truth whose record is here.
         detours: why each source or path was left, in order.
+        storage_rate: bytes per second that this storage gave before; 0: not known.
+        choice: the last estimate of what is quicker, peers or storage, and what was decided.
+        asked: the attempt in which the store was asked to admit us to storage, the last time it was.
         accord: what is said and decided in the rank's group; None outside of any.
     """
 
@@ -88,6 +92,9 @@ class Journey(msgspec.Struct, frozen=True):
     root: str = ""
     fetched: str = ""
     detours: tuple[str, ...] = ()
+    storage_rate: float = 0.0
+    choice: Estimate | None = None
+    asked: int = 0
     accord: Accord | None = None
 
     @property
@@ -135,14 +142,23 @@ class Discovering(State, frozen=True):
     since: float
 
 
+class Spot(msgspec.Struct, frozen=True):
+    """A place in line, with ``ahead`` others before it at the moment ``at``."""
+
+    at: float
+    ahead: int
+
+
 class Waiting(State, frozen=True):
     """In line for a source: ``leader`` reads storage, or (empty) all sources are busy.
 
-    Since ``since`` patience runs, or, while a leader is at work, the time for following.
+    Since ``since`` patience runs, or, while a leader is at work, the time for following. ``spot`` is where we stood
+    when that was first heard of.
     """
 
     leader: str
     since: float
+    spot: Spot | None = None
 
 
 class Handshaking(State, frozen=True):

@@ -24,10 +24,12 @@ from coldstart.events import (
     OfferRefused,
     PullEnded,
     SourceProgressed,
+    StorageOpened,
+    StorageRefused,
     Timer,
     TruthReceived,
 )
-from coldstart.phases import aside, groups, moves
+from coldstart.phases import aside, groups, moves, weigh
 from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
 from coldstart.plan import Chunks, Pace
 from coldstart.ports import Advert
@@ -43,7 +45,8 @@ def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     state = replace(state, pace=pace, seen=at)
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(pace, at), at)
-    return state, (moves.watch(state), *moves.share(state.journey, state.journey.verified))
+    journey, asked = weigh.under_way(state, at)
+    return replace(state, journey=journey), (moves.watch(state), *moves.share(journey, journey.verified), *asked)
 
 
 def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move:
@@ -115,6 +118,16 @@ def _complete(journey: Journey, source: Advert | None) -> Move:
 def offer_refused(state: Transferring, event: OfferRefused, at: float) -> Move:
     """The source takes its offer back: it drains, or its weights change."""
     return _leave(state, f"revoked ({event.reason})", at)
+
+
+def storage_opened(state: Transferring, event: StorageOpened, at: float) -> Move:
+    """It is quicker for what is still missing."""
+    journey = weigh.opened(state.journey, event)
+    return (state, ()) if journey is None else _leave(replace(state, journey=journey), weigh.chosen(journey), at)
+
+
+def storage_refused(state: Transferring, event: StorageRefused, at: float) -> Move:
+    return replace(state, journey=weigh.refused(state.journey, event)), ()
 
 
 def expired(state: Transferring, event: Expired, at: float) -> Move:
@@ -282,6 +295,8 @@ PAGES = (
             OfferRefused: offer_refused,
             SourceProgressed: source_progressed,
             TruthReceived: truth_received,
+            StorageOpened: storage_opened,
+            StorageRefused: storage_refused,
             Expired: expired,
             DrainRequested: drain_requested,
         },
@@ -296,7 +311,7 @@ PAGES = (
             Expired: never_quiet,
             DrainRequested: drain_requested,
         },
-        ignored=_EARLIER | groups.OFFER_ANSWERS | frozenset({BytesLanded, ChunkCorrupted}),
+        ignored=_EARLIER | groups.ADMISSION | groups.OFFER_ANSWERS | frozenset({BytesLanded, ChunkCorrupted}),
         illegal=_EARLY | groups.MEMORY_ANSWERS | _LATER,
     ),
     Page(
@@ -307,7 +322,7 @@ PAGES = (
             Expired: not_replaced,
             DrainRequested: drain_replacing,
         },
-        ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PULL_REPORTS,
+        ignored=_EARLIER | groups.ADMISSION | groups.OFFER_ANSWERS | groups.PULL_REPORTS,
         illegal=_EARLY | _LATER,
     ),
 )

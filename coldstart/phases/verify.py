@@ -75,7 +75,7 @@ def _given_back(state: Publishing | Checking, outcome: str) -> tuple[Effect, ...
     return () if state.source is None else (Release(state.journey.attempt, state.source.worker, outcome),)
 
 
-_EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS | groups.OFFER_ANSWERS | groups.STATE_ANSWERS
+_EARLIER = groups.CLAIM_ANSWERS | groups.ADMISSION | groups.TRUTH_ANSWERS | groups.OFFER_ANSWERS | groups.STATE_ANSWERS
 
 PAGES = (
     Page(

@@ -98,6 +98,10 @@ class HashDigester:
             return hashlib.blake2b(b"".join(views), digest_size=16).digest()
 
 
+MOUNT = "/checkpoints"
+"""Where everybody's storage is mounted, as far as its rate is remembered."""
+
+
 class FakeStorage:
     """A checkpoint that takes its time.
 
@@ -328,7 +332,14 @@ class Fleet:
         node = Node(
             shard,
             worker,
-            Filling(memory, digester or HashDigester(), storage, self_check, replace_memory or memory.quarantine),
+            Filling(
+                memory,
+                digester or HashDigester(),
+                storage,
+                self_check,
+                replace_memory or memory.quarantine,
+                mount=MOUNT,
+            ),
             Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
             Policy(limits or self._limits, slots, prefer=prefer),
             carrier=lambda: "",

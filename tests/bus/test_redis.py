@@ -20,7 +20,7 @@ from coldstart.bus.limits import LOOKS, MAX_WAITING
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.redis import RedisBus
 from coldstart.errors import BusError, ConfigError
-from coldstart.ports import Bus, Claim, Cursor, Deferred, Elected, Granted, Heard, Letter
+from coldstart.ports import Bus, Claim, Cursor, Deferred, Elected, Granted, Heard, Letter, Queue
 from coldstart.testing.bus_contract import LAYOUT, SHARD, BusContract, Connect, advert, claim
 from coldstart.testing.bus_contract.ballots import GROUP, YES, paper
 from tests.bus.conftest import Server
@@ -532,6 +532,21 @@ async def test_malformed_parts_harm_nobody_else(server: Server, parts: str) -> N
         assert [(skip.worker, skip.reason) for skip in granted.skipped] == [("evil", "malformed")]
 
 
+@pytest.mark.parametrize("rate", ["null", '"0"', "-1", "0.5", "1e16", "1e999", "[]", "{}"])
+async def test_a_malformed_rate_harms_nobody_else(server: Server, rate: str) -> None:
+    """Not the one who stands in line for others, either."""
+    async with opened(server.url) as bus:
+        await bus.advertise(SHARD, advert("good", slots=1, rate=7), 30)
+        evil = msgspec.json.encode(advert("evil", rate=5)).replace(b'"rate":5', b'"rate":%b' % rate.encode())
+        await _advertised(server, "evil", evil)
+        granted = await bus.claim(claim())
+        assert isinstance(granted, Granted)
+        assert [(skip.worker, skip.reason) for skip in granted.skipped] == [("evil", "malformed")]
+        waits = await bus.claim(claim(queue_seconds=30.0, lead_seconds=0.0))
+        assert isinstance(waits, Deferred)
+        assert waits.queue == Queue(0, 1, 1, 7, 0, ("127.0.0.1",))
+
+
 async def test_parts_may_be_named_more_often_than_there_are(server: Server) -> None:
     async with opened(server.url) as bus:
         await bus.advertise(SHARD, advert("source", parts=(1,) * 20_000), 30)
@@ -548,7 +563,7 @@ async def _advertised(server: Server, worker: str, json: bytes) -> None:
 async def test_the_advert_of_an_older_version_lacks_what_came_later_and_can_be_struck(server: Server) -> None:
     async with opened(server.url) as bus:
         older = msgspec.json.decode(msgspec.json.encode(advert("older")), type=dict[str, object])
-        del older["proof"], older["struck"], older["rack"], older["parts"]
+        del older["proof"], older["struck"], older["rack"], older["parts"], older["rate"]
         await _advertised(server, "older", msgspec.json.encode(older))
         asked = claim(rack="r1", part=1)
         assert isinstance(await bus.claim(asked), Granted)

@@ -46,6 +46,7 @@ def _operations(bus: RedisBus) -> dict[str, Callable[[], Awaitable[object]]]:
         "waiting claim": lambda: bus.claim(claim(layout="other", queue_seconds=30.0, lead_seconds=0.0)),
         "release": lambda: bus.release(SHARD, "source", "t", b"done"),
         "lead": lambda: bus.lead(SHARD, LAYOUT, "leader", 3),
+        "admit": lambda: bus.admit(SHARD, LAYOUT, "joiner", 2, 30),
         "strike": lambda: bus.strike(SHARD, "source", "1", 0, b"doubt"),
         "state": lambda: bus.state(SHARD, "other", {chunk: bytes(16) for chunk in range(100)}),
         "stated": lambda: bus.stated(SHARD, "other"),

@@ -17,6 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import coldstart
 from coldstart import config
 from coldstart.config import Settings
+from coldstart.links.memory import Links, recall
+from coldstart.links.mounts import mount_of
 
 Write = Callable[..., Path]
 
@@ -34,9 +36,9 @@ async def joined(stack: AsyncExitStack, checkpoint: Path, settings: Settings, wo
 
 
 async def written(cache: Path) -> None:
-    """Rates are written behind the cold start."""
+    """Rates of links are written behind the cold start; that of storage may be there before."""
     with anyio.fail_after(20):
-        while not (cache.exists() and list(cache.glob("*.json"))):
+        while not any(b'"tcp"' in file.read_bytes() for file in cache.glob("*.json")):
             await anyio.sleep(0.01)
 
 
@@ -57,6 +59,21 @@ async def test_a_link_is_probed_once_and_remembered(
         assert third.link_gbps >= second.link_gbps
         assert third.link_age > 0 or third.link_from == "transfer", "it was known, or this one was quicker"
         assert (second.warnings, third.warnings) == ((), ())
+
+
+async def test_what_storage_gave_is_remembered_by_its_mount(
+    tmp_path: Path, write_checkpoint: Write, settings: Callable[..., Settings], cache: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model")
+    async with AsyncExitStack() as stack:
+        report = await joined(stack, checkpoint, settings(redis="none"), "a")
+        assert (report.path, report.estimates) == ("storage", ())
+        with anyio.fail_after(20):
+            while not list(cache.glob("*.json")):
+                await anyio.sleep(0.01)
+    known = Links(cache, "cpu", await recall(cache))
+    assert known.storage(mount_of(checkpoint)) > 0
+    assert known.best_by_host() == {}
 
 
 async def test_a_damaged_cache_changes_nothing(

@@ -11,6 +11,7 @@ from coldstart.layout import Span
 from coldstart.links import files
 from coldstart.links.memory import MAX_FAVOURS, Links, recall
 from coldstart.links.meter import PROBE_SECONDS, Meter
+from coldstart.links.mounts import mount_of
 from coldstart.links.rates import WEEK, Path, Rate
 from coldstart.ports import Advert
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
@@ -194,3 +195,59 @@ async def test_a_disk_that_refuses_costs_a_line_and_nothing_else(
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
     assert known.hosts()["10.0.0.7"]["tcp"].bytes_per_second == pytest.approx(200 * MIB)
+
+
+# --------------------------------------------------------------------------------------- storage
+
+
+async def test_the_rate_of_storage_is_kept_for_its_mount_and_the_next_process(tmp_path: File) -> None:
+    known = links(tmp_path)
+    known.learn_storage("/models", await pulled(Meter(), (0.0, 8), (1.0, 100)))
+    assert known.storage("/models") == pytest.approx(100 * MIB)
+    assert known.storage("/other") == 0.0
+    await known.flush()
+    later = Links(tmp_path, "cpu", await recall(tmp_path), here="me", clock=lambda: NOW)
+    assert later.storage("/models") == pytest.approx(100 * MIB)
+    assert Links(tmp_path, "cuda:0", await recall(tmp_path), here="me", clock=lambda: NOW).storage("/models") == 0.0
+    assert Links(tmp_path, "cpu", await recall(tmp_path), here="me", clock=lambda: NOW + WEEK).storage("/models") == 0.0
+
+
+async def test_storage_is_believed_to_be_slow_at_once_and_quick_by_and_by() -> None:
+    known = links()
+    for mib, believed in ((100, 100), (40, 40), (200, 120), (200, 160)):
+        known.learn_storage("/models", await pulled(Meter(), (0.0, 8), (1.0, mib)))
+        assert known.storage("/models") == pytest.approx(believed * MIB)
+
+
+async def test_a_rate_of_storage_is_no_rate_of_a_link() -> None:
+    known = links(tcp=2e9)
+    known.learn_storage("/models", await pulled(Meter(), (0.0, 8), (1.0, 100)))
+    assert known.best_by_host() == {"10.0.0.7": 2e9}
+    assert known.favours(("storage", *ORDER)) == {}
+
+
+async def test_little_that_was_read_and_storage_without_a_name_say_nothing() -> None:
+    known = links()
+    known.learn_storage("/models", await pulled(Meter(), (0.0, 1), (1.0, 1)))
+    known.learn_storage("", await pulled(Meter(), (0.0, 8), (1.0, 100)))
+    known.learn_storage("/" + "m" * 300, await pulled(Meter(), (0.0, 8), (1.0, 100)))
+    assert [known.storage(mount) for mount in ("/models", "", "/" + "m" * 300)] == [0.0, 0.0, 0.0]
+
+
+async def test_what_we_received_at_is_told_of_sound_pulls_only() -> None:
+    known = links()
+    meter = await pulled(Meter(), (0.0, 8), (1.0, 100))
+    known.learn(advert(), "tcp", "", meter, sound=False)
+    assert known.received == 0
+    known.learn(advert(), "tcp", "", meter)
+    known.learn(advert(), "tcp", "", await pulled(Meter(), (0.0, 8), (1.0, 50)))
+    assert known.received == 100 * MIB
+
+
+def test_a_mount_is_where_the_path_is_mounted(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk" / "model").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "model")
+    mounts = {str((tmp_path / "disk").resolve()), "/"}
+    monkeypatch.setattr("os.path.ismount", lambda place: str(place) in mounts)
+    assert mount_of(tmp_path / "link" / "weights") == str((tmp_path / "disk").resolve())
+    assert mount_of(tmp_path) == "/"

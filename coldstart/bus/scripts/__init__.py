@@ -19,6 +19,7 @@ script may build the keys that only it knows (the chosen source's slots and inbo
     wait:<transfer>     hash: one such claim, while it has its place
     arrived:<layout>    how many claims of everything have come to this line
     moved:<layout>      when the last source of this layout was granted, in ms, and the part (-1: everything)
+    readers:<layout>    sorted set worker -> end of its lease in ms, of those that were admitted to storage
     root:, truth:, conflict:<layout>
     stated:<layout>     17 bytes for each chunk: 1 and the digest that was stated
     fleet, inbox:<name>, journal    streams
@@ -29,7 +30,8 @@ other write the server no longer checks, and memory would grow past its limit. O
 something back (a release, a withdrawal) does so on a full store too.
 
 ``base.py`` has what all begin with, ``choice.py``, ``line.py`` and ``parts.py`` who gets a source or a
-part of one; the scripts themselves are in ``sources.py``, ``truths.py``, ``letters.py`` and ``index.py``.
+part of one, ``readers.py`` who reads storage beside; the scripts themselves are in ``sources.py``, ``readers.py``,
+``truths.py``, ``letters.py`` and ``index.py``.
 """
 
 from __future__ import annotations
@@ -37,10 +39,12 @@ from __future__ import annotations
 from coldstart.bus.scripts.base import Script
 from coldstart.bus.scripts.index import INDEX, SHARDS
 from coldstart.bus.scripts.letters import RECORD, SEND, TOUCH
+from coldstart.bus.scripts.readers import ADMIT
 from coldstart.bus.scripts.sources import ADVERTISE, ADVERTS, CLAIM, LEAD, RELEASE, STRIKE, WITHDRAW
 from coldstart.bus.scripts.truths import FETCH_TRUTH, PUBLISH_TRUTH, STATE, STATED
 
 __all__ = [
+    "ADMIT",
     "ADVERTISE",
     "ADVERTS",
     "CLAIM",

@@ -19,6 +19,7 @@ from coldstart.bus.limits import (
     MAX_CROWD,
     MAX_GRANTS,
     MAX_PREFERRED,
+    MAX_RATE,
     MAX_SKIPS,
     MAX_WAITING,
     MOVED_SECONDS,
@@ -26,7 +27,7 @@ from coldstart.bus.limits import (
     SCAN,
     SHARD_SECONDS,
 )
-from coldstart.ports import PARTS
+from coldstart.ports import MAX_HOSTS, PARTS
 
 
 class Script:
@@ -44,6 +45,7 @@ local INBOX_LETTERS, FLEET_ENTRIES, JOURNAL_ENTRIES = {INBOX_LETTERS}, {FLEET_EN
 local MAX_SKIPS, SCAN, MAX_ROOTS, MAX_CROWD = {MAX_SKIPS}, {SCAN}, {MAX_CONFLICTING_ROOTS}, {MAX_CROWD}
 local MAX_PREFERRED, MAX_WAITING, LOOKS, MAX_GRANTS = {MAX_PREFERRED}, {MAX_WAITING}, {LOOKS}, {MAX_GRANTS}
 local SHARD_MS, MOVED_MS, PARTS = {SHARD_SECONDS * 1000:.0f}, {MOVED_SECONDS * 1000:.0f}, {PARTS}
+local MAX_RATE, MAX_HOSTS = {MAX_RATE}, {MAX_HOSTS}
 """
 
 _CLOCK = """

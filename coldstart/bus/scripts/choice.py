@@ -8,13 +8,17 @@ this namespace may be of another version, or hostile, so every advert is looked 
 from __future__ import annotations
 
 CHOICE = """
+local function is_rate(rate)
+  return rate == nil or type(rate) == 'number' and rate >= 0 and rate <= MAX_RATE and rate % 1 == 0
+end
+
 local function wellformed(advert)
   return type(advert) == 'table' and type(advert.transports) == 'table'
     and type(advert.worker) == 'string' and type(advert.inbox) == 'string' and type(advert.incarnation) == 'string'
     and type(advert.layout) == 'string' and type(advert.host) == 'string' and type(advert.device) == 'string'
     and type(advert.generation) == 'number' and type(advert.slots) == 'number'
     and type(advert.have) == 'number' and type(advert.total) == 'number'
-    and (advert.proof == nil or type(advert.proof) == 'number') and are_parts(advert.parts)
+    and (advert.proof == nil or type(advert.proof) == 'number') and are_parts(advert.parts) and is_rate(advert.rate)
 end
 
 -- An advert with its slots in use; without advert where it is malformed.
@@ -78,12 +82,15 @@ end
 """
 
 SURVEY = """
-local best, skipped, busy, lacking
+local best, skipped, busy, lacking, taken
 
 local function judge(claim, source, place)
   local reason = unusable(claim, source, place)
   if reason then
-    busy = busy or reason == 'busy' or reason == 'shared'
+    if reason == 'busy' or reason == 'shared' then
+      busy = true
+      if source.advert.have >= source.advert.total then taken[#taken + 1] = source end
+    end
     lacking = lacking or reason == 'part'
     if #skipped < MAX_SKIPS then skipped[#skipped + 1] = {source.name, reason, source.layout} end
     return false
@@ -111,14 +118,15 @@ local function look_at(claim, place, names, first)
   end
 end
 
--- Sets best, skipped, busy and lacking: those preferred, then SCAN adverts, then more while none will do. Where there
--- are more than SCAN, luck says at which to begin, in the order in which their leases end.
+-- Sets best, skipped, busy, lacking and taken (those that are only taken, and complete): those preferred, then SCAN
+-- adverts, then more while none will do. Where there are more than SCAN, luck says at which to begin, in the order in
+-- which their leases end.
 local function survey(claim, place)
-  best, skipped, busy, lacking = {}, {}, false, false
+  best, skipped, busy, lacking, taken = {}, {}, false, false, {}
   place.part = nil
   look_at(claim, place, {unpack(claim.prefer, 1, math.min(#claim.prefer, MAX_PREFERRED))}, true)
   if #best > 0 then return end
-  skipped, busy, lacking = {}, false, false
+  skipped, busy, lacking, taken = {}, false, false, {}
   local leases = prefix .. 'leases'
   local lapsed = redis.call('ZCOUNT', leases, '-inf', now)
   local count = redis.call('ZCARD', leases) - lapsed

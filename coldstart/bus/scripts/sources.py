@@ -6,6 +6,7 @@ from coldstart.bus.scripts.base import on_shard
 from coldstart.bus.scripts.choice import CHOICE, SURVEY
 from coldstart.bus.scripts.line import LINE, STAND
 from coldstart.bus.scripts.parts import PARTS
+from coldstart.bus.scripts.readers import QUEUE, READERS
 
 CLAIM = on_shard(
     "claim",
@@ -14,6 +15,8 @@ CLAIM = on_shard(
     SURVEY,
     LINE,
     STAND,
+    READERS,
+    QUEUE,
     """
 local json, transfer, hello = ARGV[3], ARGV[4], ARGV[5]
 local claim = cjson.decode(json)
@@ -56,7 +59,7 @@ end
 -- A source whose first chunk of our part is still to come makes nobody lead, but does not hide who does.
 if kept or lacking or claim.lead_ms <= 0 or claim.part >= 0 then
   if claim.queue_ms > 0 then stand(claim, json, transfer, hello) else leave(transfer) end
-  return {epoch, 'deferred', root, passed, kept and leader or ''}
+  return queued({epoch, 'deferred', root, passed, kept and leader or ''}, claim, transfer)
 end
 redis.call('SET', lead, worker, 'PX', claim.lead_ms)
 leave(transfer)

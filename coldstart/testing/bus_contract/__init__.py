@@ -22,6 +22,7 @@ from coldstart.testing.bus_contract.letters import Letters
 from coldstart.testing.bus_contract.lines import Lines
 from coldstart.testing.bus_contract.parts import Parts
 from coldstart.testing.bus_contract.places import Places
+from coldstart.testing.bus_contract.queues import Queues
 from coldstart.testing.bus_contract.relays import Relays
 from coldstart.testing.bus_contract.strikes import Strikes
 from coldstart.testing.bus_contract.truths import Truths
@@ -29,5 +30,5 @@ from coldstart.testing.bus_contract.truths import Truths
 __all__ = ["LAYOUT", "SHARD", "BusContract", "Connect", "advert", "claim"]
 
 
-class BusContract(Finding, Relays, Lines, Places, Parts, Leases, Strikes, Leading, Truths, Letters, Ballots):
+class BusContract(Finding, Relays, Lines, Queues, Places, Parts, Leases, Strikes, Leading, Truths, Letters, Ballots):
     """Subclass it and implement :meth:`open_bus`."""

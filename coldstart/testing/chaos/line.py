@@ -15,7 +15,7 @@ import msgspec
 
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
 
 DEADLINE = 1.5
 """Seconds after which a call has failed; whether it was done is unknown."""
@@ -59,6 +59,9 @@ class Line:
 
     async def lead(self, shard: str, layout: str, worker: str, seconds: float) -> bool:
         return await self._call("lead", partial(self._inner.lead, shard, layout, worker, seconds))
+
+    async def admit(self, shard: str, layout: str, worker: str, most: int, seconds: float) -> Admission:
+        return await self._call("admit", partial(self._inner.admit, shard, layout, worker, most, seconds))
 
     async def advertise(
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()

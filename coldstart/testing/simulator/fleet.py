@@ -194,6 +194,7 @@ class World:
             journal=tuple(self.journal or ()),
             served={name: served for name, served in promises.served.items() if name.startswith("w")},
             rollout_calls=self.rollout_calls,
+            weighed=dict(sorted(promises.weighed.items())),
         )
 
 

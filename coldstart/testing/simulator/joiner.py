@@ -20,7 +20,7 @@ from coldstart.events import AttemptEvent, Event
 from coldstart.messages import Accept, Done, Doubt, Hello, Message, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
 from coldstart.policies import Here, heard
-from coldstart.ports import Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Stated
+from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Conflicted, Deferred, Elected, Granted, Stated
 from coldstart.testing.simulator.memory import Truth, content_of, digest_of
 from coldstart.testing.simulator.movement import Movement, Pull, StorageRead
 from coldstart.testing.simulator.store import LINEAGE, SHARD
@@ -66,6 +66,8 @@ class JoinerHands:
         self._given_up: set[int] = set()
         self.wronged: list[str] = []
         """Incarnations that gave us wrong bytes."""
+        self.received = 0
+        """The best rate at which our chunks came from a peer."""
 
     # ---------------------------------------------------------------------------- claims, letters
 
@@ -129,7 +131,10 @@ class JoinerHands:
                 self.leading = True
                 self.process.post(events.LoaderElected(attempt, outcome.root))
             case Deferred():
-                self.process.post(events.ClaimDeferred(attempt, outcome.leader))
+                rate = self.world.scenario.link_known
+                self.process.post(
+                    events.ClaimDeferred(attempt, outcome.leader, queue=outcome.queue, rate=rate)
+                )
             case Conflicted():
                 self.process.post(events.TruthDisputed(attempt, outcome.roots))
         early, transfer.early = transfer.early or (), [] if transfer.waiting else None
@@ -148,7 +153,10 @@ class JoinerHands:
 
     def _take(self, transfer: Transfer, attempt: int, outcome: Granted) -> None:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
-        self.process.post(events.SourceClaimed(attempt, outcome.source, outcome.root, part=outcome.part))
+        rate = self.world.scenario.link_known
+        self.process.post(
+            events.SourceClaimed(attempt, outcome.source, outcome.root, part=outcome.part, rate=rate)
+        )
 
     def offered(self, message: Offer) -> None:
         """A source's yes."""
@@ -450,6 +458,26 @@ class JoinerHands:
         store, name = self.world.store, self.process.name
         store.tell(self.process, lambda: store.ledger.lead(SHARD, LINEAGE, name, seconds))
 
+    def admit(self, effect: effects.Admit) -> None:
+        """Ask the store whether we may read storage beside others."""
+        store, process, attempt = self.world.store, self.process, effect.attempt
+
+        def answered(answer: Admission) -> None:
+            kind = events.StorageOpened if answer.admitted else events.StorageRefused
+            process.post(kind(attempt, answer.readers))
+
+        store.call(
+            process,
+            lambda: store.ledger.admit(SHARD, LINEAGE, process.name, effect.most, effect.seconds),
+            answered,
+            lambda reason: process.post(events.StorageRefused(attempt)),
+        )
+
+    def leave_storage(self, effect: effects.LeaveStorage) -> None:
+        """Make room for others."""
+        store, name = self.world.store, self.process.name
+        store.tell(self.process, lambda: store.ledger.admit(SHARD, LINEAGE, name, 0, 0.0))
+
     def vote(self, effect: effects.Vote) -> None:
         """See :mod:`coldstart.testing.simulator.groups`."""
         assert self.process.votes is not None
@@ -491,6 +519,8 @@ JOINER_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.PublishTruth: JoinerHands.publish_truth,
     effects.Check: JoinerHands.check,
     effects.ReplaceMemory: JoinerHands.replace_memory,
+    effects.Admit: JoinerHands.admit,
+    effects.LeaveStorage: JoinerHands.leave_storage,
     effects.Resign: JoinerHands.resign,
     effects.Vote: JoinerHands.vote,
     effects.StartLending: JoinerHands.start_lending,

@@ -144,6 +144,7 @@ class Pull(Movement):
         super().__init__(joiner, effect.attempt, chunks)
         self.transfer = effect.ticket.decode()
         self.source = self.world.processes.get(effect.source.inbox)
+        self._began = self.world.heap.now
 
     def begin(self) -> None:
         source = self.source
@@ -191,6 +192,12 @@ class Pull(Movement):
     def closed(self, reason: str) -> None:
         """The source's side has ended it."""
         self._end(reason, LATENCY)
+
+    def _end(self, reason: str, seconds: float = 0.0, *, quiet: bool = True) -> None:
+        took = self.world.heap.now - self._began
+        if not (reason or self.ended) and took > 0 and self.landed:
+            self.joiner.joining.received = max(self.joiner.joining.received, round(self.landed / took))
+        super()._end(reason, seconds, quiet=quiet)
 
     def abandon(self) -> None:
         if self.ended:

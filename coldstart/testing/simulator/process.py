@@ -118,7 +118,10 @@ class Process:
         """Skeleton and memory are ready."""
         scenario = self.world.scenario
         self.world.store.inboxes[self.inbox] = self
-        self.post(events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes, ("sim",)))
+        rate = scenario.storage_known
+        self.post(
+            events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes, ("sim",), storage_rate=rate)
+        )
         if self.votes is not None:
             self.votes.beat()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coldstart import effects
 from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
+from coldstart.phases.weigh import chosen
 from coldstart.plan import GRACE
 from coldstart.source import Mode
 from coldstart.testing.simulator.groups import waited
@@ -52,6 +53,7 @@ class Promises:
         self.world = world
         self.violations: list[Violation] = []
         self.paths: Counter[str] = Counter()
+        self.weighed: Counter[str] = Counter()
         self.wasted = 0
         self.cold_starts = 0
         self.served: dict[str, Served] = {}
@@ -80,6 +82,8 @@ class Promises:
         path = "storage" if origins == [STORAGE] else "mixed" if STORAGE in origins else "peer"
         self.paths[path] += 1
         self.wasted += len(journey.excluded)
+        if journey.choice is not None:
+            self.weighed[journey.choice.decision] += 1
         if process.first:
             at = self.world.heap.now - self.world.began
             self.served[process.name] = Served(at, process.calls, process.read_here)
@@ -184,8 +188,11 @@ class Promises:
     def _received(self, process: Process) -> None:
         """A worker that came after all faults is received as if there had been none."""
         journey = process.state.journey
+        by_choice = chosen(journey)
         for reason in journey.detours:
-            worker = reason.partition(":")[0]
+            worker, _, why = reason.partition(": ")
+            if by_choice and why == by_choice:
+                continue
             if any(other.name == worker and other.lends for other in self.world.processes.values() if other.sound):
                 self.broken(RECOVER, process, f"a source that lives and lends was no use: {reason}")
         altered = {inbox.partition(".")[0] for inbox in self.world.altered}
@@ -193,7 +200,7 @@ class Promises:
         sources = [other for other in self.world.lenders if other.since < process.began and other.name not in altered]
         scenario = self.world.scenario
         enough = 1 if not scenario.transport.abortable else scenario.limits.sources
-        if sources and isinstance(process.state, Serving) and wrong < enough:
+        if sources and isinstance(process.state, Serving) and wrong < enough and not by_choice:
             origins = [origin for origin, _ in journey.origins]
             if STORAGE in origins:
                 self.broken(RECOVER, process, f"read storage, with {len(sources)} sources: {journey.detours}")

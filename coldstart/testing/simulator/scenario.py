@@ -116,6 +116,8 @@ class Scenario(msgspec.Struct, frozen=True):
         faults: kinds to draw from; none for a quiet run.
         trouble: faults strike within this time, ``strikes`` of them.
         prefer: the joiners' choice among sources; see ``coldstart.policies``. Its ``rates`` are empty here.
+        link_known, storage_known: what workers remember of links and of storage, in bytes per second; 0: nothing,
+            so that no wait is estimated.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
     """
 
@@ -135,6 +137,8 @@ class Scenario(msgspec.Struct, frozen=True):
     strikes: int = 16
     group_size: int = 1
     prefer: Prefer | None = None
+    link_known: float = 0.0
+    storage_known: float = 0.0
 
     @property
     def standstill(self) -> float:
@@ -182,7 +186,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``paths`` counts cold starts by where their bytes came from or how they ended, ``faults`` the
     faults that struck by kind, ``wasted`` the attempts at sources that came to nothing. ``served`` has
-    the rollout's workers whose first life came to serve; ``rollout_calls`` are all calls to the store,
+    the rollout's workers whose first life came to serve; ``weighed`` counts cold starts by the last estimate's decision
+    (see :class:`coldstart.estimate.Estimate`); ``rollout_calls`` are all calls to the store,
     the sources' included, from the rollout's beginning until everybody's cold start had ended.
     """
 
@@ -199,3 +204,4 @@ class Outcome(msgspec.Struct, frozen=True):
     journal: tuple[str, ...] = ()
     served: dict[str, Served] = {}
     rollout_calls: int = 0
+    weighed: dict[str, int] = {}

@@ -67,6 +67,7 @@ class SourceHands:
 
     def _put(self, effect: effects.Advertise) -> None:
         store, process, chunks = self.world.store, self.process, self.world.scenario.chunks
+        joining = process.joining
         terms = process.lender.terms
         advert = Advert(
             worker=process.name,
@@ -82,6 +83,7 @@ class SourceHands:
             device="cpu",
             proof=effect.proof,
             parts=effect.parts,
+            rate=joining.received,
         )
         store.call(
             process,
