@@ -20,7 +20,7 @@ from coldstart.runner import Entry
 LATER_SECONDS = 0.05
 """The cold start has the event loop for itself for so long when it has just ended."""
 
-GATHER_SECONDS = 0.5
+GATHER_SECONDS = 2.0
 """Entries of so long are written together; but at once when the cold start has ended."""
 
 KEPT = 256

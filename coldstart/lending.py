@@ -78,7 +78,7 @@ class Lending:
         """Times in a row that a joiner that should be reading was not seen."""
         self._epoch = ""
         self._since = time.time()
-        self._in_order = anyio.Lock()
+        self._in_order = anyio.Lock(fast_acquire=True)
         self.post: Callable[[Event], None] = lambda event: None
         self.post_to_joiner: Callable[[Event], None] = lambda event: None
 

@@ -3,14 +3,22 @@
     python -m benchmarks.fleet.joiners [--joiners 500] [--json FILE]
 
 The nodes, their machines, mail and bus connections are the real ones; weights are some bytes in memory
-that move at once. So DISCOVER and HANDSHAKE are nearly all that there is, and all joiners ask at the same
-moment. Two ways to begin: ``room``: sources with slots for everybody; ``spread``: one source with two, so that
-whoever has been served must serve the next. All share this process and its one core; the store has another.
+that move at once. All connections stand and all nodes are built before the joiners are let go, at one moment.
+Three ways to begin:
+
+- ``room``: sources with slots for everybody, and a joiner takes any (``share`` is 0). A pull begins when everybody
+  is through the HANDSHAKE: real ones take seconds, and what follows them would compete for this process.
+- ``share``: the same slots with the default policy, which leaves a source that lends to its one joiner, so that all
+  but a few stand in line until those before them serve.
+- ``spread``: the same policy and one source with two slots: whoever has been served must serve the next.
+
+All share this process and its one core; the store has another.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import os
 import platform
@@ -19,9 +27,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -33,13 +42,15 @@ from coldstart import __version__
 from coldstart.bus.embedded import embedded
 from coldstart.bus.redis import RedisBus
 from coldstart.cli.bench_results import at_most, figure
-from coldstart.phases.states import Phase, State
+from coldstart.layout import Span
+from coldstart.phases.states import Failed, Loading, Phase, Serving, State, Transferring
 from coldstart.plan import Limits
-from coldstart.ports import Bus
+from coldstart.ports import Bus, Landed, Memory, Traits, Transport
 from coldstart.runner import Entry
 from coldstart.source import Source
 from coldstart.testing.harness import SHARD, FakeStorage, Fleet, Member, fleet
 from coldstart.testing.memories import layout_of
+from coldstart.testing.transports import Wrapped
 
 LAYOUT = layout_of(4096)
 BAR_SECONDS = 2.0
@@ -47,6 +58,8 @@ MOST_CALLS = 8
 LOOK = 0.5
 """Seconds between two looks at the store's slots: hundreds of adverts, which must not be what is measured."""
 DEADLINE = 300.0
+YOUNG_ONLY = (700, 10, 1_000_000)
+"""The collector's thresholds while joiners are under way: Python's own, but no full collections."""
 COUNTED = tuple(
     name for name, member in vars(Bus).items() if inspect.iscoroutinefunction(member) and name != "aclose"
 )
@@ -108,12 +121,32 @@ class Slots:
             self.exceeded.append(f"{worker}: {used} slots in use {where}")
 
 
+class _Held(Wrapped):
+    """A transport whose pulls begin when ``gate`` opens. So a source must not take who waits for it as gone."""
+
+    def __init__(self, inner: Transport, gate: anyio.Event) -> None:
+        super().__init__(inner)
+        self._gate = gate
+
+    @property
+    def traits(self) -> Traits:
+        return msgspec.structs.replace(super().traits, sees_readers=False)
+
+    async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
+        await self._gate.wait()
+        await super().pull(ticket, spans, into, landed)
+
+
 class _Joiner:
     """One cold start: its member, and what it had asked for when it served."""
 
     def __init__(self, member: Member, bus: CountedBus) -> None:
         self.member, self.bus = member, bus
         self.calls: Mapping[str, int] = {}
+
+    async def agree(self) -> None:
+        """Until it has done with DISCOVER and HANDSHAKE, one way or another."""
+        await self.member.reached(Transferring, Loading, Serving, Failed)
 
     async def serve(self) -> None:
         await self.member.ready()
@@ -123,30 +156,62 @@ class _Joiner:
         return self.member.report.phases.get(phase.value.lower(), 0.0)
 
 
-async def coordination(name: str, url: str, *, joiners: int, sources: int, slots: int, patience: float) -> Coordination:
-    """Start ``joiners`` at one moment beside ``sources`` with ``slots`` each; those who came may lend two at a time."""
-    watched = Slots(2)
+async def coordination(
+    name: str, url: str, *, joiners: int, sources: int, slots: int, limits: Limits, held: bool = False
+) -> Coordination:
+    """Start ``joiners`` at one moment beside ``sources`` with ``slots`` each; those who came may lend two at a time.
+
+    With ``held`` no pull begins before everybody is through the HANDSHAKE.
+    """
+    watched, gate, opened = Slots(2), anyio.Event(), anyio.Event()
+    opened.set()
     async with AsyncExitStack() as resources:
-        observer = await RedisBus.open(url, name)
+        observer = await RedisBus.open(url, name, seconds=DEADLINE)
         resources.push_async_callback(observer.aclose)
         buses = [await _connected(url, name, resources) for _ in range(sources + joiners)]
-        workers = await resources.enter_async_context(fleet(Limits(patience=patience, follow=DEADLINE)))
+        workers = await resources.enter_async_context(fleet(limits))
         workers.watch = watched.stepped
         for number, bus in enumerate(buses[:sources]):
             watched.expect(f"s{number}", slots)
-            await _start(workers, f"s{number}", bus, slots).lends()
-        before, began, cpu, store = _calls(buses), anyio.current_time(), time.process_time(), _store_cpu(url)
-        started = [_Joiner(_start(workers, f"j{n}", bus, 2), bus) for n, bus in enumerate(buses[sources:])]
+            await _start(workers, f"s{number}", bus, slots, opened).lends()
+        if not held:
+            gate = opened
+        resources.enter_context(_young_only())
+        before, cpu, store = _calls(buses), time.process_time(), _store_cpu(url)
+        started = [_Joiner(_start(workers, f"j{n}", bus, 2, gate), bus) for n, bus in enumerate(buses[sources:])]
+        began = anyio.current_time()
         async with anyio.create_task_group() as watching:
             watching.start_soon(watched.watch, observer)
             with anyio.fail_after(DEADLINE):
-                async with anyio.create_task_group() as tasks:
-                    for joiner in started:
-                        tasks.start_soon(joiner.serve)
+                await _all(joiner.agree for joiner in started)
+                gate.set()
+                await _all(joiner.serve for joiner in started)
             watching.cancel_scope.cancel()
-            seconds, asked = anyio.current_time() - began, _calls(buses) - before
-            busy = time.process_time() - cpu, _store_cpu(url) - store
+        seconds, asked = anyio.current_time() - began, _calls(buses) - before
+        busy = time.process_time() - cpu, _store_cpu(url) - store
         return _found(name, started, asked, seconds, busy, watched, sources, slots)
+
+
+async def _all(waits: Iterable[Callable[[], Coroutine[object, object, None]]]) -> None:
+    """Side by side."""
+    async with anyio.create_task_group() as tasks:
+        for wait in waits:
+            tasks.start_soon(wait)
+
+
+@contextmanager
+def _young_only() -> Iterator[None]:
+    """Without full collections: each would go through the objects of hundreds of workers, and a worker has its own.
+
+    Young objects are collected as always.
+    """
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(*YOUNG_ONLY)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 async def _connected(url: str, namespace: str, resources: AsyncExitStack) -> CountedBus:
@@ -157,9 +222,11 @@ async def _connected(url: str, namespace: str, resources: AsyncExitStack) -> Cou
     return bus
 
 
-def _start(workers: Fleet, name: str, bus: CountedBus, slots: int) -> Member:
-    storage = FakeStorage(workers.weights(LAYOUT), seconds=0.01)
-    return workers.start(name, layout=LAYOUT, storage=storage, bus=bus, slots=slots, peer_seconds=0.001)
+def _start(workers: Fleet, name: str, bus: CountedBus, slots: int, gate: anyio.Event) -> Member:
+    storage, held = FakeStorage(workers.weights(LAYOUT), seconds=0.01), partial(_Held, gate=gate)
+    return workers.start(
+        name, layout=LAYOUT, storage=storage, bus=bus, slots=slots, peer_seconds=0.001, transport=held
+    )
 
 
 def _store_cpu(url: str) -> float:
@@ -216,19 +283,21 @@ def _found(
 
 
 async def measure(joiners: int, patience: float) -> Result:
-    """One alone, then all at once in each way."""
+    """One alone, then all at once in each way. ``patience`` is in seconds."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cs") as directory:
         async with embedded(Path(directory) / "store") as url:
-            single = await coordination("single", url, joiners=1, sources=1, slots=2, patience=patience)
-            room = await coordination(
-                "room", url, joiners=joiners, sources=max(1, joiners // 50), slots=50, patience=patience
-            )
-            spread = await coordination("spread", url, joiners=joiners, sources=1, slots=2, patience=patience)
+            usual = Limits(patience=patience, follow=DEADLINE)
+            roomy = partial(coordination, url=url, joiners=joiners, sources=max(1, joiners // 50), slots=50)
+            any_source = msgspec.structs.replace(usual, share=0.0, stall=DEADLINE)
+            single = await coordination("single", url, joiners=1, sources=1, slots=2, limits=usual)
+            room = await roomy("room", limits=any_source, held=True)
+            share = await roomy("share", limits=usual)
+            spread = await coordination("spread", url, joiners=joiners, sources=1, slots=2, limits=usual)
             bus = await RedisBus.open(url)
             store = await bus.describe()
             await bus.aclose()
-    cases = (single, room, spread)
+    cases = (single, room, share, spread)
     own = single.calls.median - sum(single.by_operation.get(name, 0) for name in BESIDE)
     return Result(
         version=__version__,

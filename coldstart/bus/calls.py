@@ -13,7 +13,7 @@ from itertools import chain
 
 import anyio
 
-from coldstart.bus.connections import REDIRECTS, Link, Node, Refused, Routes, Server, UnknownScript, Word
+from coldstart.bus.connections import REDIRECTS, Link, Node, Refused, Routes, Server, UnknownScript, Within, Word
 from coldstart.bus.scripts import Script
 from coldstart.errors import BusError
 
@@ -34,26 +34,26 @@ class Calls:
     def __init__(self, server: Server, routes: Routes, seconds: float) -> None:
         self._server, self._routes, self._seconds = server, routes, seconds
         self._idle: dict[Node, list[Link]] = defaultdict(list)
-        self._turns = anyio.Semaphore(CONNECTIONS)
+        self._turns = anyio.Semaphore(CONNECTIONS, fast_acquire=True)
         self._closed = False
 
     async def run(self, script: Script, key: str, *words: Word) -> object:
         """The reply of a script; raises BusError."""
-        async with self._turn(script.name):
-            for attempt in range(REDIRECTS + 1):
-                with self._routes.following(key, last=attempt == REDIRECTS):
-                    async with self._link(self._routes.node(key)) as link:
-                        return (await _evaluate(link, [(script, key, words)]))[0]
+        with self.deadline(script.name, self._seconds):
+            async with self._turns:
+                for attempt in range(REDIRECTS + 1):
+                    with self._routes.following(key, last=attempt == REDIRECTS):
+                        return (await self._evaluate(self._routes.node(key), (script, key, words)))[0]
         raise AssertionError("the last attempt returns or raises")
 
     async def run_both(self, first: Call, second: Call) -> object:
         """The reply of the first of two scripts that are sent in one go; only one server takes both."""
         script, key, words = first
-        async with self._turn(script.name):
+        with self.deadline(script.name, self._seconds):
             try:
-                async with self._link(self._routes.node(key)) as link:
+                async with self._turns:
                     with self._routes.following(key, last=True):
-                        return (await _evaluate(link, [first, second]))[0]
+                        return (await self._evaluate(self._routes.node(key), first, second))[0]
             except Refused:
                 if not self._routes.clustered:
                     raise
@@ -64,7 +64,7 @@ class Calls:
     @asynccontextmanager
     async def link(self, operation: str) -> AsyncIterator[Link]:
         """A connection of its own, for anything else that is answered at once."""
-        async with self._turn(operation):
+        with self.deadline(operation, self._seconds):
             link = self._server.link()
             try:
                 await link.ready()
@@ -76,7 +76,7 @@ class Calls:
         """Connect ``count`` connections now; raises BusError."""
         links = [self._server.link() for _ in range(count)]
         self._idle[None].extend(links)  # a link that fails to connect is as good as new, and closed with the rest
-        async with self.deadline("connecting", self._seconds):
+        with self.deadline("connecting", self._seconds):
             for link in links:
                 await link.ready()
 
@@ -87,26 +87,19 @@ class Calls:
                 await link.close()
             self._idle.clear()
 
-    @asynccontextmanager
-    async def deadline(self, operation: str, seconds: float) -> AsyncIterator[None]:
+    def deadline(self, operation: str, seconds: float) -> Within:
         """Whatever goes wrong inside, or takes longer than ``seconds``, is a BusError."""
         if self._closed:
             raise BusError(f"{operation} on a bus that was closed")
-        with self._server.explained(operation, seconds), anyio.fail_after(seconds):
-            yield
+        return self._server.within(operation, seconds)
 
-    @asynccontextmanager
-    async def _turn(self, operation: str) -> AsyncIterator[None]:
-        async with self.deadline(operation, self._seconds), self._turns:
-            yield
-
-    @asynccontextmanager
-    async def _link(self, node: Node) -> AsyncIterator[Link]:
+    async def _evaluate(self, node: Node, *calls: Call) -> list[object]:
+        """The replies of scripts sent in one go on the next free connection."""
         idle = self._idle[node]
-        link = idle.pop() if idle else self._server.link(node=node)
+        link = idle.pop() if idle else self._server.link(node)
         try:
             await link.ready()
-            yield link
+            return await _evaluate(link, calls)
         finally:
             if self._closed:
                 await link.close()

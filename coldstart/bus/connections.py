@@ -5,16 +5,19 @@ It must not know what the words mean. ``calls.py`` and ``ear.py`` speak through 
 
 redis-py's own retries are off: with them a lost reply was applied twice in 20 of 20 trials. An error
 here means unknown, never not done. A connection carries one call at a time and is dropped when that
-call is cancelled or late, so no reply can reach another call.
+call is cancelled or late, so no reply can reach another call. Its time is limited by :meth:`Server.within`
+alone: redis-py's own limits cost a task for each write and a timer for each read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 from redis import exceptions as failures
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -48,9 +51,12 @@ class _Connection(Protocol):
     async def connect(self) -> None: ...
     async def disconnect(self, nowait: bool = False) -> None: ...
     async def can_read(self) -> bool: ...
-    def pack_commands(self, commands: Sequence[Sequence[Word]]) -> list[bytes]: ...
-    async def send_packed_command(self, command: list[bytes]) -> None: ...
+    async def send_packed_command(self, command: bytes, check_health: bool = True) -> None: ...
     async def read_response(self) -> object: ...
+
+_FRESH_SECONDS = 0.01
+_TURNS = 2
+"""A loop that was busy elsewhere hears in so many turns that a connection was lost meanwhile; nothing else tells."""
 
 
 class Link:
@@ -59,10 +65,14 @@ class Link:
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self._life = 0
+        self._used = 0.0
 
     async def ready(self) -> int:
         """Connect unless connected; returns a number that changes with every new connection."""
         try:
+            if anyio.current_time() - self._used > _FRESH_SECONDS:
+                for _ in range(_TURNS):
+                    await anyio.lowlevel.checkpoint()
             # Something to read between calls is the server's goodbye, or a reply nobody waits for.
             if self._connection.is_connected and await self._connection.can_read():
                 await self._drop()
@@ -82,7 +92,7 @@ class Link:
     async def send(self, *commands: Sequence[Word]) -> None:
         """Several commands in one go; each has a reply of its own to be received."""
         try:
-            await self._connection.send_packed_command(self._connection.pack_commands(commands))
+            await self._connection.send_packed_command(_packed(commands), check_health=False)
         except BaseException:
             await self._drop()
             raise
@@ -95,6 +105,8 @@ class Link:
         except BaseException:
             await self._drop()
             raise
+        finally:
+            self._used = anyio.current_time()
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True), suppress(failures.RedisError, OSError):
@@ -103,6 +115,17 @@ class Link:
     async def _drop(self) -> None:
         with anyio.CancelScope(shield=True), suppress(failures.RedisError, OSError):
             await self._connection.disconnect(nowait=True)
+
+
+def _packed(commands: Sequence[Sequence[Word]]) -> bytes:
+    """Commands as they go over the wire."""
+    parts: list[bytes] = []
+    for words in commands:
+        parts.append(b"*%d\r\n" % len(words))
+        for word in words:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
 
 
 class Routes:
@@ -161,12 +184,12 @@ class Server:
         self._address = address
         self._name = f"the store at {address.shown}"
         try:
-            self.link(SOCKET_SECONDS)
+            self.link()
         except (TypeError, ValueError, failures.RedisError) as error:
             raise ConfigError(f"the bus URL for {address.shown} has options that cannot be used") from error
 
-    def link(self, seconds: float = SOCKET_SECONDS, node: Node = None) -> Link:
-        """A new connection, not yet connected, whose reads end after ``seconds`` at the latest."""
+    def link(self, node: Node = None) -> Link:
+        """A new connection, not yet connected."""
         elsewhere = {"host": node[0], "port": node[1]} if node else {}
         return Link(
             _KINDS[self._address.scheme](
@@ -174,22 +197,16 @@ class Server:
                 protocol=3,
                 client_name="coldstart",
                 driver_info=None,
-                socket_timeout=seconds,
+                socket_timeout=None,
                 socket_connect_timeout=_CONNECT_SECONDS,
                 retry=Retry(NoBackoff(), 0),
                 health_check_interval=0,
             )
         )
 
-    @contextmanager
-    def explained(self, operation: str, seconds: float) -> Iterator[None]:
-        """Turn whatever redis-py or the socket raises into one BusError."""
-        try:
-            yield
-        except TimeoutError:
-            raise self.late(operation, seconds) from None
-        except (failures.RedisError, OSError, UnicodeError, ValueError) as error:
-            raise self._explain(operation, error) from error
+    def within(self, operation: str, seconds: float) -> Within:
+        """A block in which everything that redis-py or the socket raises is one BusError, and so is lateness."""
+        return Within(self, operation, seconds)
 
     def late(self, operation: str, seconds: float) -> BusError:
         return BusError(
@@ -197,7 +214,7 @@ class Server:
             advice="check that it runs and that nothing drops its packets",
         )
 
-    def _explain(self, operation: str, error: Exception) -> BusError:
+    def explain(self, operation: str, error: BaseException) -> BusError:
         # On a unix socket redis-py wraps the reason in a ConnectionError: look at the causes too.
         causes: list[BaseException] = [error]
         while causes[-1].__cause__ is not None:
@@ -214,3 +231,30 @@ class Server:
     def _line(self, error: BaseException) -> str:
         """The error in one line; an old server echoes the arguments of HELLO, the password among them."""
         return self._address.redacted(" ".join(str(error).split()) or type(error).__name__)[:160]
+
+
+class Within:
+    """The time that an operation has, as :meth:`Server.within` gives it.
+
+    A class, and no generator: every call enters one.
+    """
+
+    __slots__ = ("_operation", "_scope", "_seconds", "_server")
+
+    def __init__(self, server: Server, operation: str, seconds: float) -> None:
+        self._server, self._operation, self._seconds = server, operation, seconds
+
+    def __enter__(self) -> None:
+        self._scope = anyio.CancelScope(deadline=anyio.current_time() + self._seconds)
+        self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scope.__exit__(kind, error, trace) or isinstance(error, TimeoutError):
+            raise self._server.late(self._operation, self._seconds) from None
+        if isinstance(error, _EXPLAINED):
+            raise self._server.explain(self._operation, error) from error
+
+
+_EXPLAINED = (failures.RedisError, OSError, UnicodeError, ValueError)

@@ -59,7 +59,7 @@ class Ear:
 
     async def warm(self) -> None:
         """Connect now; raises BusError."""
-        async with self._calls.deadline("connecting", self._seconds):
+        with self._calls.deadline("connecting", self._seconds):
             await self._link.ready()
 
     async def aclose(self) -> None:
@@ -88,7 +88,7 @@ class Ear:
         """Where we stand, and what came since; nothing if we do not stand at ``cursor``."""
         for attempt in range(REDIRECTS + 1):
             last = attempt == REDIRECTS
-            async with self._calls.deadline("listen", self._seconds):
+            with self._calls.deadline("listen", self._seconds):
                 try:
                     with self._routes.following(streams.life, last=last):
                         standing = await self._send(streams, cursor, left)
@@ -102,7 +102,7 @@ class Ear:
             self._proven = None
             await self._link.close()  # the read is still on its way
             return standing, None
-        async with self._calls.deadline("listen", left + SOCKET_SECONDS):
+        with self._calls.deadline("listen", left + SOCKET_SECONDS):
             inbox, fleet = streams.keys
             return standing, replies.mail(await self._link.receive(), inbox.encode(), fleet.encode())
 
@@ -145,4 +145,4 @@ class Ear:
         return "XREAD", *patience, "STREAMS", inbox, fleet, cursor.inbox, cursor.fleet
 
     def _new_link(self) -> Link:
-        return self._server.link(BLOCK_SECONDS + SOCKET_SECONDS, self._node)
+        return self._server.link(self._node)

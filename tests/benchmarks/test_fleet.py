@@ -148,14 +148,16 @@ def _running(mark: str) -> list[str]:
 @pytest.mark.timeout(120)
 def test_coordination_alone_is_counted_and_no_slot_is_given_twice() -> None:
     found = anyio.run(joiners.measure, 12, 60.0)
-    single, room, spread = found.cases
-    assert [each.name for each in found.cases] == ["single", "room", "spread"]
+    single, room, share, spread = found.cases
+    assert [each.name for each in found.cases] == ["single", "room", "share", "spread"]
     for each in found.cases:
         assert dict(each.paths) == {"peer": each.joiners}
         assert each.exceeded == ()
         assert each.most_slots_at_a_source <= each.slots
         assert each.claims >= each.joiners
-    assert room.joiners == spread.joiners == 12
+    assert room.joiners == share.joiners == spread.joiners == 12
+    assert room.most_slots_at_a_source == 12, "all pulls are held until everybody is through the HANDSHAKE"
+    assert room.by_operation["claim"] == 1
     assert single.by_operation["claim"] == 1
     assert 0 < single.discover.median < 60_000
     told = msgspec.json.decode(msgspec.json.encode(found), type=joiners.Result)
