@@ -232,8 +232,8 @@ class TransportFactory(Protocol):
 class StoredTensor(msgspec.Struct, frozen=True):
     """Where a checkpoint keeps one tensor: contiguous, little-endian, row-major.
 
-    ``dtype`` is spelled as torch spells it (``float32``); ``offset`` and ``nbytes`` are in
-    bytes from the start of ``file``.
+    ``name`` is the file's own. ``dtype`` is spelled as torch spells it (``float32``); ``offset`` and
+    ``nbytes`` are in bytes from the start of ``file``.
     """
 
     name: str
@@ -250,6 +250,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     ``fingerprint`` identifies the content, ``config`` is the parsed ``config.json`` if any.
     ``modified`` has each file's time of last write, in ns, as it was before the fingerprint was made:
     a file with another one is not what the fingerprint says.
+
+    Of a pipeline, ``components`` has each component's own checkpoint, ``tensors`` all of theirs with the
+    component's name before them, and ``config`` is the parsed ``model_index.json``.
     """
 
     path: Path
@@ -258,6 +261,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tensors: Mapping[str, StoredTensor]
     config: Mapping[str, object] | None = None
     modified: Mapping[Path, int] = {}
+    components: Mapping[str, Checkpoint] = {}
 
 
 @runtime_checkable

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers", "policies"),
+    ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files"),
     ("phases.*", "source"),
     ("machine", "runner"),
