@@ -17,6 +17,8 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from coldstart.classification import Classification as Classification
+from coldstart.classification import ClassifiedTensor as ClassifiedTensor
 from coldstart.group import Paper, Tally
 from coldstart.identity import Rank as Rank
 from coldstart.layout import PARTS as PARTS
@@ -284,6 +286,13 @@ class Skeleton(Protocol, Generic[ModuleT]):
         """The module: carried tensors on meta or uninitialised, all others computed on ``device``.
 
         Raises SkeletonError naming state that can be neither carried nor rebuilt.
+        """
+        ...
+
+    def classify(self, module: ModuleT) -> Classification:
+        """Every tensor that ``module`` holds, however it holds it, in exactly one class.
+
+        ``build`` refuses what is ``unsupported``: state that is in no class is never guessed at.
         """
         ...
 

@@ -88,6 +88,8 @@ class Report(msgspec.Struct, frozen=True):
     ``verified`` is true only once SERVE was entered; ``against`` says what the bytes were compared with:
     ``published truth``, or ``own storage read`` where this worker made the truth. ``path`` is ``loaded``
     where the host filled the memory itself.
+    ``whole_read`` says why storage can only be read as a whole, by the family's own loader; it is empty where the
+    checkpoint maps byte for byte, and storage gives only what is missing.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
@@ -126,6 +128,7 @@ class Report(msgspec.Struct, frozen=True):
     root: str
     error: str | None = None
     group: GroupReport | None = None
+    whole_read: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -173,11 +176,12 @@ class Recorder:
         self._landed_in_phase = 0
         self._own_truth = self._loaded = False
         self._served = False
-        self._transport = self._route = ""
+        self._transport = self._route = self._whole_read = ""
         self._state: State | None = None
 
-    def built(self, seconds: float) -> None:
-        """The skeleton took so long."""
+    def built(self, seconds: float, whole_read: str = "") -> None:
+        """The skeleton took so long; ``whole_read`` is why storage does not map byte for byte, if it does not."""
+        self._whole_read = whole_read
         self._phases["build"] = seconds
         self._timeline.append(Mark("BUILD", 0.0))
 
@@ -326,6 +330,7 @@ class Recorder:
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
             group=_grouped(journey.accord) if journey and journey.accord else None,
+            whole_read=self._whole_read,
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout", "beside"),
+    ("errors", "layout", "beside", "classification"),
     ("identity", "plan", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
@@ -47,7 +47,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
+    "errors", "layout", "classification", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
     "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
     "bus.ballots", "group", "policies",
 )  # fmt: skip
