@@ -56,7 +56,8 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 diagram: $(READY) ## draw the README's picture of the states anew
 	@$(BIN)/python -m coldstart.diagram README.md
 
-$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt \
+$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
+		plugins/coldstart-diffusers/pyproject.toml requirements-dev.txt requirements-model.txt \
 		requirements-transfer-engine.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -67,7 +68,7 @@ $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requireme
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--requirement requirements-transfer-engine.txt || echo "NOTE: plugins/coldstart-transfer-engine is not tested here"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--editable . --editable plugins/coldstart-transformers
+		--editable . --editable plugins/coldstart-transformers --editable plugins/coldstart-diffusers
 	@touch $@
 
 clean: ## remove what was built here

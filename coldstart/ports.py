@@ -2,7 +2,7 @@
 
 Plugins implement these. Together with ``coldstart.layout`` and ``coldstart.errors`` this
 module is the plugin API; :data:`API` is its number. Skeleton builders may also build on
-``coldstart.skeletons.module`` and ``coldstart.skeletons.adoption``, which count with it.
+``coldstart.skeletons.module``, ``.adoption`` and ``.stored``, which count with it.
 
 It holds Protocols and the frozen values that cross them, no behaviour. It must not know any
 implementation; ``registry.py`` finds those.

@@ -32,12 +32,13 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     Args:
         dtype: dtype of the weights; empty for the one the checkpoint states.
         auto: an ``AutoModel...`` class; empty for the class the checkpoint names.
+        model: the class itself, for one that transformers does not have, or that reads its config in its own way.
     """
 
-    def __init__(self, *, dtype: str = "", auto: str = "") -> None:
+    def __init__(self, *, dtype: str = "", auto: str = "", model: type[PreTrainedModel] | None = None) -> None:
         super().__init__(_no_factory, name="transformers")
         self._requested = floating_dtype(dtype) if dtype else None
-        self._auto = auto
+        self._auto, self._class = auto, model
 
     @property
     def identity(self) -> str:
@@ -54,13 +55,13 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 advice="use the tensors skeleton for bare weights",
             )
         with quiet():
-            config = _config(checkpoint.path)
+            config = _config(checkpoint.path, self._class)
             stated = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
             return self._model(checkpoint.path, config, self._requested or stated or _first_float(checkpoint))
 
     def _model(self, path: Path, config: PreTrainedConfig, dtype: torch.dtype | None) -> PreTrainedModel:
         name = self._auto or next(iter(config.architectures or ()), "")
-        found = getattr(transformers, name, None) if name else None
+        found = self._class or (getattr(transformers, name, None) if name else None)
         if found is None:
             raise SkeletonError(
                 f"{path} names the architecture {name or '(none)'}, which transformers {transformers.__version__} "
@@ -165,9 +166,10 @@ def _no_factory() -> PreTrainedModel:
     raise NotImplementedError("transformers models are made from a checkpoint's config.json")
 
 
-def _config(path: Path) -> PreTrainedConfig:
+def _config(path: Path, model: type[PreTrainedModel] | None) -> PreTrainedConfig:
+    reader = AutoConfig if model is None or model.config_class is None else model.config_class
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        config: PreTrainedConfig = reader.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SkeletonError(
