@@ -42,6 +42,7 @@ class Family:
         warm: a question that the lender answers before it lends, to see that what it leaves
             behind in the lender does not reach the joiner.
         skeleton: what a host gives to ``coldstart.join``.
+        dtype: what it asks for; empty: the checkpoint's own.
         refused: words that the refusal must contain; empty: the family must start.
         quick: whether it is among those that every run of the tests starts.
     """
@@ -55,6 +56,7 @@ class Family:
     answer: Callable[[nn.Module, Inputs], list[torch.Tensor]] = forward
     warm: Callable[[nn.Module], Inputs] | None = None
     skeleton: Choice = "auto"
+    dtype: str = ""
     refused: str = ""
     quick: bool = False
 

@@ -100,7 +100,7 @@ async def _cold(order: Order, family: Family, valkey: str, told: Told) -> AsyncI
     """A real cold start; inside the block its weights are lent."""
     settings = config.load({"directory": valkey, "cache": "none", "drain": 2.0}, environ={})
     async with coldstart.join(
-        order.directory, skeleton=family.skeleton, worker=order.do, settings=settings
+        order.directory, skeleton=family.skeleton, dtype=family.dtype, worker=order.do, settings=settings
     ) as replica:
         built, report = replica.built, replica.report
         cold = await anyio.to_thread.run_sync(look, family, built.module)
