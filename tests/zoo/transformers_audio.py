@@ -87,7 +87,7 @@ FAMILIES = [
     }, asking(input_features=wave(1, 64, 16))),
     family(KIND, "ClapModel", "ClapConfig", {
         "text_config": {"class": "ClapTextConfig", **TEXT, "intermediate_size": 48, "max_position_embeddings": 32, "projection_dim": 16},
-        "audio_config": {"class": "ClapAudioConfig", "hidden_size": 32, "patch_embeds_hidden_size": 8, "spec_size": 32, "num_mel_bins": 8, "depths": [1, 1], "num_attention_heads": [2, 2], "window_size": 2, "patch_size": 4, "patch_stride": [4, 4], "projection_dim": 16},
+        "audio_config": {"class": "ClapAudioConfig", "hidden_size": 16, "patch_embeds_hidden_size": 8, "spec_size": 32, "num_mel_bins": 8, "depths": [1, 1], "num_attention_heads": [2, 2], "window_size": 2, "patch_size": 4, "patch_stride": [4, 4], "projection_dim": 16},
         "projection_dim": 16,
     }, asking(input_ids=ids(), input_features=wave(1, 1, 64, 8), is_longer=wave(1, 1) > 2)),
 ]
