@@ -111,7 +111,7 @@ async def wire(
             built, (reached, no_bus, transports, rates) = await _side_by_side(build, device, resources, settings, bus)
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
-        recorder.built(anyio.current_time() - began)
+        recorder.built(anyio.current_time() - began, built.storage.reason)
         trace.identify(shard.key, str(shard))
         links = Links(settings.links_directory, arena.device, rates)
         lend_trace = SourceTrace(worker, shard.key)
@@ -119,7 +119,7 @@ async def wire(
         node = Node(
             shard,
             Worker(worker, secrets.token_hex(6)),
-            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine),
+            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe),
             Means(
                 reached,
                 transports,

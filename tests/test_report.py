@@ -326,3 +326,10 @@ def test_a_start_that_was_drained_before_serving_is_not_verified() -> None:
     story.tell(4.0, events.DrainRequested())
     report = story.recorder.report()
     assert (report.state, report.verified) == (Phase.GONE, False)
+
+
+def test_why_storage_is_read_as_a_whole() -> None:
+    story = storage()
+    assert story.report.whole_read == ""
+    story.recorder.built(1.0, "weight: bfloat16 here, float32 in the checkpoint")
+    assert story.report.whole_read == "weight: bfloat16 here, float32 in the checkpoint"

@@ -109,6 +109,25 @@ def worker(
 
 
 @app.command()
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Directory with safetensors, or one file.")],
+    skeleton: Annotated[
+        str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
+    ] = "auto",
+    dtype: Annotated[str, typer.Option(help="Requested dtype, such as bfloat16; default: the checkpoint's own.")] = "",
+    json: Json = False,
+) -> None:
+    """Show what a cold start of this checkpoint would carry, recompute, leave to serving, or refuse.
+
+    Builds the module without its weights. Exit code 2 if it holds state that is refused.
+    """
+    from coldstart.cli import inspect as module
+
+    module.run(checkpoint, skeleton, dtype, json=json)
+    _be_heard()
+
+
+@app.command()
 def demo(
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="Checkpoint to use instead of the MiniLM encoder.")

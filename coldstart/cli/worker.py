@@ -191,6 +191,10 @@ class _Voice:
             say(f"  share of the link {report.share:.2f}; it gave {report.link_gbps:.2f} GB/s at best ({seen})")
         if report.group is not None:
             say(f"  {_words_of(report.group)}")
+        if report.whole_read and report.bytes_storage:
+            say(f"  storage was read as a whole: {report.whole_read}")
+        if report.probe:
+            say(f"  probe: {report.probe}")
         for reason in (*report.detours, *report.skipped):
             say(f"  {reason}")
         for warning in report.warnings:

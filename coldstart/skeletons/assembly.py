@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Thread
-from typing import cast
+from typing import assert_never, cast
 
 import anyio.to_thread
 import msgspec
@@ -21,15 +21,16 @@ from torch import nn
 from coldstart import registry
 from coldstart.arena import Arena, device_of
 from coldstart.checkpoint import read_checkpoint
+from coldstart.classification import Classification
 from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
-from coldstart.layout import Span
-from coldstart.ports import Answering, Checkpoint, Landed, Rank, Skeleton
-from coldstart.skeletons.adoption import adopt, in_place
+from coldstart.layout import Layout, Span
+from coldstart.ports import Answering, Checkpoint, Landed, Probe, Probing, Rank, Receiving, Skeleton
+from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
-from coldstart.transports.storage import Placement, StorageTransport, check_unmodified, place
+from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
 
 Module = nn.Module
 """What a builder makes; named here so that the facade need not import torch."""
@@ -62,6 +63,7 @@ class Built(msgspec.Struct, frozen=True):
     digester: ChunkDigester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
+    probe: Callable[[], Probe | None] | None = None
 
 
 class StorageReader:
@@ -80,7 +82,7 @@ class StorageReader:
         placed = place(arena.layout, names, checkpoint) if names is not None else None
         self._transport = StorageTransport(checkpoint, placed) if isinstance(placed, Placement) else None
         self.partial = self._transport is not None
-        self.reason = "" if self.partial else _why_whole(skeleton, placed)
+        self.reason = _why_whole(skeleton, module, checkpoint, placed)
 
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """Bring ``spans`` into the arena, or all of it where the family's own loader must be used."""
@@ -99,7 +101,7 @@ class StorageReader:
 class Loaded:
     """The storage of weights that are in memory already."""
 
-    partial, loaded = True, True
+    partial, loaded, reason = True, True, ""
 
     def __init__(self, memory: InPlace) -> None:
         self._memory = memory
@@ -135,6 +137,8 @@ def build(order: Order) -> Built:
     skeleton.finalise(module)
 
     def self_check() -> Sequence[str]:
+        if isinstance(skeleton, Receiving):
+            skeleton.received(module)
         return skeleton.self_check(module)
 
     return Built(
@@ -146,6 +150,7 @@ def build(order: Order) -> Built:
         digester=digester,
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
+        probe=_probe(skeleton, module, device_of(order.device)),
     )
 
 
@@ -175,6 +180,23 @@ def _in_place(
     )
 
 
+def _probe(
+    skeleton: Skeleton[nn.Module], module: nn.Module, device: torch.device
+) -> Callable[[], Probe | None] | None:
+    """The builder's probe, always run from the same seed; not of a lent module, which may be serving."""
+    if not isinstance(skeleton, Probing):
+        return None
+
+    def run() -> Probe | None:
+        if isinstance(skeleton, Receiving):
+            skeleton.received(module)
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            return skeleton.probe(module)
+
+    return run
+
+
 def _shard(order: Order, skeleton: Skeleton[nn.Module], checkpoint: Checkpoint) -> Shard:
     version = ModelVersion(
         name=order.checkpoint.resolve().name,
@@ -184,6 +206,36 @@ def _shard(order: Order, skeleton: Skeleton[nn.Module], checkpoint: Checkpoint) 
         revision=order.revision,
     )
     return Shard(version, order.rank)
+
+
+class Inspected(msgspec.Struct, frozen=True):
+    """What a builder makes of a checkpoint, without its weights.
+
+    ``whole_read`` says why storage could only be read as a whole; empty where it maps byte for byte.
+    """
+
+    skeleton: str
+    model: str
+    classification: Classification
+    whole_read: str
+
+
+def inspect(order: Order) -> Inspected:
+    """Build the skeleton, on the CPU and without memory for its weights, and say what is in it. Blocks.
+
+    A module that :func:`build` would refuse is classified, too. Raises as :func:`build` does otherwise.
+    """
+    checkpoint = read_checkpoint(order.checkpoint)
+    skeleton = _skeleton(order, checkpoint)
+    survey = skeleton.survey if isinstance(skeleton, ModuleSkeleton) else skeleton.build
+    module = survey(checkpoint, order.rank, "cpu")
+    found = skeleton.classify(module)
+    whole = ""
+    if not found.refusals:
+        names = skeleton.stored_names(module, checkpoint)
+        placed = None if names is None else place(_layout(skeleton, module), names, checkpoint)
+        whole = _why_whole(skeleton, module, checkpoint, placed)
+    return Inspected(skeleton.name, type(module).__name__, found, whole)
 
 
 def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:
@@ -222,7 +274,26 @@ def _automatic(checkpoint: Checkpoint) -> str:
     return "tensors"
 
 
-def _why_whole(skeleton: Skeleton[nn.Module], placed: object) -> str:
-    if placed is None:
-        return f"{skeleton.name} transforms weights as it loads them"
-    return getattr(placed, "reason", "")
+def _why_whole(
+    skeleton: Skeleton[nn.Module], module: nn.Module, checkpoint: Checkpoint, placed: Placement | Unplaced | None
+) -> str:
+    """Why storage cannot be read byte for byte, in words; empty if it can."""
+    if placed is None and isinstance(skeleton, ModuleSkeleton):
+        names = skeleton.find_names(module, skeleton.carried(module), checkpoint)
+        placed = place(_layout(skeleton, module), names, checkpoint)
+        if isinstance(placed, Placement):
+            return f"{skeleton.name} transforms weights as it loads them"
+    match placed:
+        case Placement():
+            return ""
+        case Unplaced(reason=reason):
+            return reason
+        case None:
+            return f"{skeleton.name} transforms weights as it loads them"
+        case _:
+            assert_never(placed)
+
+
+def _layout(skeleton: Skeleton[nn.Module], module: nn.Module) -> Layout:
+    carried = skeleton.carried(module).items()
+    return layout_of({name: value for name, value in carried if isinstance(value, torch.Tensor)})

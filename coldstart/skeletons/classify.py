@@ -1,24 +1,48 @@
-"""What a module is made of: tensors that travel, tensors computed here, and what cannot be handled.
+"""What a module is made of, and what becomes of it: carried, recomputed, runtime or unsupported.
 
-Decides by registration, never by value: parameters and persistent buffers are carried, every
-alias under its own name; non-persistent buffers and tensors in plain attributes are computed
-locally, because a peer's may have changed while it served. It must not know checkpoints, nor
-how the module was built. Builders turn problems into one SkeletonError (``module.py``).
+Decides by registration and by what a builder declares, never by value: parameters and persistent
+buffers are carried, every alias under its own name; non-persistent buffers and tensors in plain
+attributes are computed locally, because a peer's may have changed while it served. Where that
+cannot be known to be right, the state is unsupported. It must not know checkpoints, nor how the
+module was built. What is not registered is found by ``walk.py``; builders turn what is
+unsupported into one SkeletonError (``module.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 
+from coldstart.classification import Classification, ClassifiedTensor, Kind, Treatment
 from coldstart.skeletons.adoption import byte_range, not_plain
+from coldstart.skeletons.walk import Found, TooMuch, unregistered
 
-_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
-_DEPTH = 4
-"""How deep containers in plain attributes are searched for tensors."""
+EXTRA_STATE = "_extra_state"
+"""Last segment of the name of a module's extra state, as state dicts spell it."""
+
+_SHARDED = frozenset({"FullyShardedDataParallel", "FlatParamHandle"})
+_BY_FACTORY = "is not registered as state: the factory computes it here"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a builder knows that registration does not say.
+
+    Args:
+        local: names of persistent buffers that are computed here after all.
+        runtime: patterns (``*`` and ``?``) of names that serving fills, and that need no value at the start.
+        extra: names of extra state that is carried, to the tensor that carries it.
+        names: all there was when the module was built; None while it is being built.
+    """
+
+    local: Collection[str] = ()
+    runtime: Collection[str] = ()
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    names: Collection[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -31,123 +55,231 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Inventory:
-    """Every tensor of a module, by dotted name.
+class Item:
+    """One tensor with its class; ``tensor`` is None for state that is none.
 
-    ``carried`` travels, ``local`` is computed here, ``shared`` are local tensors on carried
-    memory, ``problems`` says in words what can be neither carried nor rebuilt.
+    ``derived`` tensors are made again before every forward, so that their memory means nothing.
     """
 
-    carried: Mapping[str, torch.Tensor]
-    local: Mapping[str, torch.Tensor]
+    name: str
+    kind: Kind
+    treatment: Treatment
+    tensor: torch.Tensor | None
+    reason: str = ""
+    derived: bool = False
+
+    def refused(self, reason: str) -> Item:
+        return replace(self, treatment="unsupported", reason=reason)
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Every tensor of a module, by dotted name, each in exactly one class.
+
+    ``shared`` are those of the recomputed ones that lie on carried memory.
+    """
+
+    items: tuple[Item, ...]
     shared: Mapping[str, Shared]
-    problems: tuple[str, ...]
+
+    @property
+    def carried(self) -> Mapping[str, torch.Tensor]:
+        """What travels, in the order of the stream."""
+        return self._of("carried")
+
+    @property
+    def local(self) -> Mapping[str, torch.Tensor]:
+        """What is computed here before the weights arrive, and has memory of its own."""
+        derived = {item.name for item in self.items if item.derived}
+        return {name: each for name, each in self._of("recomputed").items() if name not in {*self.shared, *derived}}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """In words, what can be neither carried nor rebuilt."""
+        return self.classification.refusals
+
+    @property
+    def classification(self) -> Classification:
+        """The same without the tensors."""
+        return Classification(tuple(_written(item) for item in self.items))
+
+    def _of(self, treatment: Treatment) -> dict[str, torch.Tensor]:
+        wanted = [item for item in self.items if item.treatment == treatment]
+        return {item.name: item.tensor for item in wanted if item.tensor is not None}
 
 
-def take_inventory(module: nn.Module, local_buffers: Collection[str] = ()) -> Inventory:
-    """Walk ``module``; ``local_buffers`` names persistent buffers that are computed here after all."""
-    carried: dict[str, torch.Tensor] = {}
-    local: dict[str, torch.Tensor] = {}
-    problems: list[str] = []
-    for path, owner in module.named_modules(remove_duplicate=False):
-        if type(owner).get_extra_state is not nn.Module.get_extra_state:
-            problems.append(f"{path or 'the module'} ({type(owner).__name__}) keeps extra state outside its tensors")
-        for name, registered, persistent in _registered(owner):
-            full = _join(path, name)
-            (carried if persistent and full not in local_buffers else local)[full] = registered
-    known = {id(tensor) for tensor in (*carried.values(), *local.values())}
-    for name, found in _hidden(module):
-        if isinstance(found, nn.Module):
-            problems.append(f"{name} is a module with tensors in a plain attribute; register it (nn.ModuleList)")
-        elif id(found) not in known:
-            local[name] = found
-    problems.extend(
-        f"{name} is {reason}"
-        for name, tensor in (*carried.items(), *local.items())
-        if (reason := not_plain(tensor)) and (name in carried or tensor.is_meta)
-    )
+def take_inventory(module: nn.Module, declared: Declared | None = None) -> Inventory:
+    """Walk ``module`` and put everything it holds into its class."""
+    declared = declared or Declared()
+    items = [*_registered(module, declared)]
+    try:
+        items += _unregistered(module, items)
+    except TooMuch as error:
+        reason = "holds more objects than are looked through; keep data that is no weight out of the module"
+        items.append(Item(str(error), "nested attribute", "unsupported", None, reason))
+    items = [_judged(item, declared) for item in items]
     shared: dict[str, Shared] = {}
-    if not problems:
-        shared, problems = _sharing(carried, local)
-    kept = {name: tensor for name, tensor in local.items() if name not in shared}
-    return Inventory(carried, kept, shared, tuple(problems))
+    if not any(item.treatment == "unsupported" for item in items):
+        shared, problems = _sharing(items)
+        items = [_with_memory(item, shared, problems) for item in items]
+    return Inventory(tuple(items), shared)
 
 
-def _registered(owner: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Name, tensor and whether it is persistent, of one module's own parameters and buffers."""
-    for name, parameter in owner._parameters.items():
-        if parameter is not None:
-            yield name, parameter, True
-    for name, buffer in owner._buffers.items():
-        if buffer is not None:
-            yield name, buffer, name not in owner._non_persistent_buffers_set
+# ------------------------------------------------------------------------------------- what there is
 
 
-def _hidden(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | nn.Module]]:
-    """Tensors in plain attributes, bare or in containers, and unregistered modules that hold tensors."""
-    registered = {id(owner) for owner in module.modules()}
-    for path, owner in module.named_modules():
-        derived = _derived(owner)
-        for name, value in vars(owner).items():
-            if name in _REGISTRIES or name in derived:
+def _registered(module: nn.Module, declared: Declared) -> Iterator[Item]:
+    """Parameters, buffers and extra state of every submodule, under every name."""
+    for path, owner in module.named_modules(remove_duplicate=False):
+        kind: Kind
+        for name, parameter in owner._parameters.items():
+            if parameter is not None:
+                yield Item(_join(path, name), "parameter", "carried", parameter)
+        for name, buffer in owner._buffers.items():
+            if buffer is None:
                 continue
-            for full, found in _inside(value, _join(path, name), _DEPTH):
-                if isinstance(found, torch.Tensor) or (id(found) not in registered and _holds_tensors(found)):
-                    yield full, found
+            persistent = name not in owner._non_persistent_buffers_set
+            kind = "persistent buffer" if persistent else "non-persistent buffer"
+            full = _join(path, name)
+            if persistent and full not in declared.local:
+                yield Item(full, kind, "carried", buffer)
+            else:
+                reason = "is not in the checkpoint" if persistent else "is not stored, and so computed here"
+                yield Item(full, kind, "recomputed", buffer, reason)
+        if type(owner).get_extra_state is not nn.Module.get_extra_state:
+            yield _extra(path, owner, declared)
 
 
-def _derived(owner: nn.Module) -> set[str]:
+def _extra(path: str, owner: nn.Module, declared: Declared) -> Item:
+    full = _join(path, EXTRA_STATE)
+    if full in declared.extra:
+        return Item(full, "extra state", "carried", declared.extra[full])
+    if full in declared.local:
+        return Item(full, "extra state", "recomputed", None, "is not in the checkpoint")
+    who = f"{path or 'the module'} ({type(owner).__name__})"
+    reason = f"is refused: {who} keeps extra state outside its tensors; declare a codec (extra_state=)"
+    return Item(full, "extra state", "unsupported", None, reason)
+
+
+def _unregistered(module: nn.Module, registered: list[Item]) -> Iterator[Item]:
+    """What is in plain attributes, unless it is a registered tensor by another way."""
+    known = {id(item.tensor) for item in registered}
+    storages = {
+        item.tensor.untyped_storage()._cdata
+        for item in registered
+        if item.treatment == "carried" and item.tensor is not None and not not_plain(item.tensor)
+    }
+    derived = _derived(module)
+    for found in unregistered(module):
+        kind: Kind = "attribute" if found.bare else "nested attribute"
+        if isinstance(found.value, nn.Module):
+            reason = "is a module with tensors in a plain attribute; register it (nn.ModuleList)"
+            yield Item(found.name, kind, "unsupported", None, reason)
+        elif id(found.value) in known:
+            continue
+        elif found.name in derived:
+            reason = "is computed by a hook before every forward"
+            yield Item(found.name, kind, "recomputed", found.value, reason, derived=True)
+        elif _is_weight(found, storages):
+            reason = "is a parameter in a plain attribute; register it (nn.ParameterList)"
+            yield Item(found.name, kind, "unsupported", found.value, reason)
+        else:
+            yield Item(found.name, kind, "recomputed", found.value, _BY_FACTORY)
+
+
+def _is_weight(found: Found, carried: Collection[int]) -> bool:
+    """Whether it is a parameter that nothing registered, or the memory of, is carried."""
+    value = found.value
+    if not isinstance(value, nn.Parameter):
+        return False
+    return bool(not_plain(value)) or value.untyped_storage()._cdata not in carried
+
+
+def _derived(module: nn.Module) -> set[str]:
     """Plain attributes that a hook computes again before every forward.
 
     ``weight_norm``, ``spectral_norm`` (their older forms) and pruning name them in the hook.
     """
-    hooks = owner._forward_pre_hooks.values()
-    names = (getattr(hook, "name", None) or getattr(hook, "_tensor_name", None) for hook in hooks)
-    return {name for name in names if isinstance(name, str)}
+    found: set[str] = set()
+    for path, owner in module.named_modules():
+        for hook in owner._forward_pre_hooks.values():
+            name = getattr(hook, "name", None) or getattr(hook, "_tensor_name", None)
+            if isinstance(name, str):
+                found.add(_join(path, name))
+    return found
 
 
-def _inside(value: object, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor | nn.Module]]:
-    if isinstance(value, torch.Tensor | nn.Module):
-        yield name, value
-    elif depth and isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _inside(item, f"{name}[{key!r}]", depth - 1)
-    elif depth and isinstance(value, list | tuple | set | frozenset):
-        for index, item in enumerate(value):
-            yield from _inside(item, f"{name}[{index}]", depth - 1)
+# --------------------------------------------------------------------------------- what becomes of it
 
 
-def _holds_tensors(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+def _judged(item: Item, declared: Declared) -> Item:
+    """``item`` in its final class, as far as one tensor alone can say."""
+    if item.treatment == "unsupported":
+        return item
+    if any(fnmatchcase(item.name, pattern) for pattern in declared.runtime):
+        if item.kind == "parameter":
+            return item.refused("is declared as runtime but is a parameter; make it a buffer")
+        return replace(item, treatment="runtime", reason="is declared by the builder: serving fills it")
+    if declared.names is not None and item.name not in declared.names:
+        return item.refused("appeared after the module was built; declare it as runtime, or make it in the constructor")
+    if item.tensor is None or item.derived:
+        return item
+    reason = not_plain(item.tensor)
+    if reason and (item.treatment == "carried" or item.tensor.is_meta):
+        return item.refused(f"is {reason}")
+    return item
 
 
-def _sharing(
-    carried: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]
-) -> tuple[dict[str, Shared], list[str]]:
+def _with_memory(item: Item, shared: Mapping[str, Shared], problems: Mapping[str, str]) -> Item:
+    if item.name in problems:
+        return item.refused(problems[item.name])
+    if item.name in shared:
+        return replace(item, reason=f"lies on the memory of {shared[item.name].carried}, which is carried")
+    return item
+
+
+def _sharing(items: Collection[Item]) -> tuple[dict[str, Shared], dict[str, str]]:
     """Local tensors on carried memory; and problems: half on it, or without memory of their own."""
     owners: dict[int, list[tuple[int, int, str]]] = {}
-    for name, tensor in carried.items():
-        if tensor.numel():
-            owners.setdefault(tensor.untyped_storage()._cdata, []).append((*byte_range(tensor), name))
+    for item in items:
+        if item.treatment == "carried" and item.tensor is not None and item.tensor.numel():
+            owners.setdefault(_storage(item.tensor), []).append((*byte_range(item.tensor), item.name))
     shared: dict[str, Shared] = {}
-    problems: list[str] = []
-    for name, tensor in local.items():
-        if not_plain(tensor) or not tensor.numel():
+    problems: dict[str, str] = {}
+    for item in items:
+        tensor = item.tensor
+        if item.treatment == "carried" or item.derived or tensor is None or not_plain(tensor) or not tensor.numel():
             continue
         low, high = byte_range(tensor)
-        touched = [
-            (start, end, owner)
-            for start, end, owner in owners.get(tensor.untyped_storage()._cdata, ())
-            if low < end and start < high
-        ]
+        touched = [each for each in owners.get(_storage(tensor), ()) if low < each[1] and each[0] < high]
         around = [(start, owner) for start, end, owner in touched if start <= low and high <= end]
-        if around:
-            shared[name] = Shared(tensor, around[0][1], low - around[0][0])
+        if around and item.treatment == "recomputed":
+            shared[item.name] = Shared(tensor, around[0][1], low - around[0][0])
         elif touched:
-            problems.append(f"{name} is not carried but holds the memory of {touched[0][2]}, which is")
+            problems[item.name] = f"is not carried but holds the memory of {touched[0][2]}, which is"
         elif tensor.is_meta:
-            problems.append(f"{name} was computed from parameters, which have no values yet; compute it when used")
+            problems[item.name] = "was computed from parameters, which have no values yet; compute it when used"
     return shared, problems
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
+def _written(item: Item) -> ClassifiedTensor:
+    tensor = item.tensor
+    if tensor is None or torch.nn.parameter.is_lazy(tensor):
+        return ClassifiedTensor(item.name, item.kind, item.treatment, reason=item.reason)
+    return ClassifiedTensor(
+        name=item.name,
+        kind=item.kind,
+        treatment=item.treatment,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        nbytes=tensor.numel() * tensor.itemsize,
+        reason=item.reason,
+    )
 
 
 def _join(path: str, name: str) -> str:

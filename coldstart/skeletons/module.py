@@ -11,8 +11,8 @@ It must not know a model library, nor how bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -21,14 +21,19 @@ import torch
 from torch import nn
 
 from coldstart.arena import device_of
+from coldstart.classification import Classification
 from coldstart.errors import ColdstartError, ConfigError, SkeletonError
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
 from coldstart.ports import Checkpoint
+from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
-from coldstart.skeletons.classify import Inventory, Shared, take_inventory
+from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.meta import MetaParameters
 from coldstart.skeletons.stored import fill, find_names, one_to_one
+
+TOLERANCE = 0.01
+"""Wide enough for other kernels on other hardware in bfloat16; a wrong layout is off by the whole of a number."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -39,16 +44,19 @@ class _Built:
 
     device: torch.device
     layout: Layout
-    local_buffers: frozenset[str]
+    declared: Declared
     shared: Mapping[str, Shared]
+    dtypes: Mapping[str, torch.dtype]
+    """Of what is computed here."""
 
 
 class ModuleSkeleton(Generic[M]):
     """Builds the module that ``factory`` makes; implements :class:`coldstart.ports.Skeleton`.
 
     Parameters and persistent buffers are carried. Non-persistent buffers and tensors in plain
-    attributes keep the values the factory gives them, and so do persistent buffers that the
-    checkpoint lacks.
+    attributes, wherever they hide, keep the values the factory gives them, and so do persistent
+    buffers that the checkpoint lacks. What is none of these is refused by name. :meth:`classify`
+    shows it all.
 
     Args:
         factory: makes the module, with its usual initialisation, on the device in effect. One that needs an
@@ -57,6 +65,11 @@ class ModuleSkeleton(Generic[M]):
         checkpoint_prefix: what the checkpoint puts before this module's names.
         dtype: floating-point parameters are made in this dtype (``bfloat16``) and converted
             when a checkpoint is loaded; empty keeps what the factory makes. Buffers keep theirs.
+        runtime: patterns (``*`` and ``?``) of names, such as ``layers.*.cache``, that serving fills and that need no
+            value at the start.
+        probe: a tiny forward whose result must be the same in all workers (:class:`coldstart.ports.Probing`); the
+            first 256 numbers of it are compared.
+        tolerance: how far they may differ, as a share of the largest.
 
     Raises:
         ConfigError: ``dtype`` is no floating-point dtype of torch.
@@ -69,11 +82,16 @@ class ModuleSkeleton(Generic[M]):
         name: str = "",
         checkpoint_prefix: str = "",
         dtype: str = "",
+        runtime: Sequence[str] = (),
+        probe: Callable[[M], torch.Tensor] | None = None,
+        tolerance: float = TOLERANCE,
     ) -> None:
         self._factory = _of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
+        self._runtime = tuple(runtime)
+        self._probe, self._tolerance = probe, tolerance
         self._built: WeakKeyDictionary[nn.Module, _Built] = WeakKeyDictionary()
 
     @property
@@ -100,6 +118,16 @@ class ModuleSkeleton(Generic[M]):
         A factory that looks at its parameters' values cannot run without them; it is run again
         with real parameters, which are given up before the arena is allocated.
         """
+        module = self.survey(checkpoint, rank, device)
+        if refusals := self.classify(module).refusals:
+            more = f" (and {len(refusals) - 3} more)" if len(refusals) > 3 else ""
+            raise SkeletonError(
+                f"{self._name} has state that can be neither carried nor rebuilt: {'; '.join(refusals[:3])}{more}"
+            )
+        return module
+
+    def survey(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> M:
+        """Like :meth:`build`, but for state that is unsupported: it is for :meth:`classify` to tell."""
         target = device_of(device)
         meta = MetaParameters(self._dtype)
         module = self._made(checkpoint, rank, target, meta)
@@ -135,32 +163,36 @@ class ModuleSkeleton(Generic[M]):
             return self.make(checkpoint, rank)
 
     def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
-        inventory = self.inventory(module, ())
-        local: frozenset[str] = frozenset()
+        declared = Declared(runtime=self._runtime)
+        inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
-            stored = self.find_names(module, inventory.carried, checkpoint)
-            kept = layout_of(inventory.carried)
-            reached = {tensor.storage for tensor in kept.tensors if tensor.name in stored}
-            local = frozenset(
-                tensor.name
-                for tensor in kept.tensors
-                if tensor.storage not in reached and not inventory.carried[tensor.name].is_meta
-            )
-            inventory = self.inventory(module, local)
-        if inventory.problems:
-            more = f" (and {len(inventory.problems) - 3} more)" if len(inventory.problems) > 3 else ""
-            raise SkeletonError(
-                f"{self._name} has state that can be neither carried nor rebuilt: "
-                + "; ".join(inventory.problems[:3])
-                + more
-            )
-        self._built[module] = _Built(device, layout_of(inventory.carried), local, inventory.shared)
+            declared = replace(declared, local=self._absent(module, inventory, checkpoint))
+            inventory = self.inventory(module, declared)
+        declared = replace(declared, names=frozenset(item.name for item in inventory.items))
+        dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
+        layout = layout_of({} if inventory.problems else inventory.carried)
+        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
+
+    def _absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
+        """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
+        stored = self.find_names(module, inventory.carried, checkpoint)
+        kept = layout_of(inventory.carried)
+        reached = {tensor.storage for tensor in kept.tensors if tensor.name in stored}
+        return frozenset(
+            tensor.name
+            for tensor in kept.tensors
+            if tensor.storage not in reached and not inventory.carried[tensor.name].is_meta
+        )
 
     # ---------------------------------------------------------------------- after the arena
 
-    def inventory(self, module: M, local_buffers: Collection[str]) -> Inventory:
+    def inventory(self, module: M, declared: Declared) -> Inventory:
         """What the module is made of; builders that name tensors differently override it."""
-        return take_inventory(module, local_buffers)
+        return take_inventory(module, declared)
+
+    def classify(self, module: M) -> Classification:
+        """Every tensor of ``module`` in its class, at any time, also of one that this builder has not built."""
+        return self._inventory(module).classification
 
     def carried(self, module: M) -> Mapping[str, torch.Tensor]:
         return self._inventory(module).carried
@@ -177,6 +209,7 @@ class ModuleSkeleton(Generic[M]):
         module.eval()
 
     def self_check(self, module: M) -> Sequence[str]:
+        """See :meth:`coldstart.ports.Skeleton.self_check`; everything the module holds must be in a class."""
         built = self._built[module]
         inventory = self._inventory(module)
         problems = list(inventory.problems)
@@ -188,6 +221,11 @@ class ModuleSkeleton(Generic[M]):
             for name in registered & everything.keys()
             if everything[name].device not in (built.device, torch.device("meta"))
         ]
+        problems += [
+            f"{name} became {tensor.dtype}, it was built as {built.dtypes[name]}"
+            for name, tensor in inventory.local.items()
+            if built.dtypes.get(name, tensor.dtype) != tensor.dtype
+        ]
         if missing := sorted(built.shared.keys() - inventory.shared.keys()):
             problems.append(f"{missing[0]} no longer lies on the memory of {built.shared[missing[0]].carried}")
         if not problems:
@@ -197,9 +235,18 @@ class ModuleSkeleton(Generic[M]):
                 problems.append(f"carried tensors lie in {len(homes)} allocations, not in one arena")
         return problems
 
+    def probe(self, module: M) -> Probe | None:
+        """See :meth:`coldstart.ports.Probing.probe`."""
+        if self._probe is None:
+            return None
+        given = self._probe(module).detach()
+        given = torch.view_as_real(given) if given.is_complex() else given
+        numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
+        return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)
+
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)
-        return self.inventory(module, built.local_buffers if built else ())
+        return self.inventory(module, built.declared if built else Declared(runtime=self._runtime))
 
     # --------------------------------------------------------------------------- checkpoint
 

@@ -8,7 +8,7 @@ moves weights for an engine that only wants the tensors by name. It must not kno
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from safetensors.torch import load_file
@@ -18,7 +18,7 @@ from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import Rank
 from coldstart.ports import API, Availability, Checkpoint, Skeleton
 from coldstart.skeletons.adoption import elements
-from coldstart.skeletons.classify import Inventory, take_inventory
+from coldstart.skeletons.classify import Declared, Inventory, Item, take_inventory
 from coldstart.skeletons.module import ModuleSkeleton
 
 
@@ -74,10 +74,11 @@ class TensorsSkeleton(ModuleSkeleton[Tensors]):
             module.add(name, torch.empty(stored.shape, dtype=getattr(torch, stored.dtype), device="meta"))
         return module
 
-    def inventory(self, module: Tensors, local_buffers: Collection[str]) -> Inventory:
+    def inventory(self, module: Tensors, declared: Declared) -> Inventory:
         """Everything is carried, under the checkpoint's names rather than the tree's."""
-        carried = {name: module[name] for name in module.names()}
-        return Inventory(carried, {}, {}, take_inventory(module).problems)
+        carried = [Item(name, "parameter", "carried", module[name]) for name in module.names()]
+        refused = [item for item in take_inventory(module).items if item.treatment == "unsupported"]
+        return Inventory((*carried, *refused), {})
 
     def ordinary(self, checkpoint: Checkpoint) -> Tensors:
         """The tensors as ``safetensors`` loads them."""

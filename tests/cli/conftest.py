@@ -98,6 +98,39 @@ def broken_plugin(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def odd_skeleton(tmp_path: Path) -> str:
+    """A directory for PYTHONPATH in which a distribution brings a builder whose module keeps extra state."""
+    home = tmp_path / "site"
+    info = home / "odd_skeleton-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-skeleton\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[coldstart.skeletons]\nodd = odd_skeleton:Factory\n")
+    (home / "odd_skeleton.py").write_text(_ODD_SKELETON)
+    return str(home)
+
+
+_ODD_SKELETON = """
+import torch
+from coldstart.ports import API, Availability
+from coldstart.skeletons.module import ModuleSkeleton
+
+class Odd(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+        self.register_buffer("table", torch.arange(4), persistent=False)
+        self.register_buffer("cache", torch.zeros(5), persistent=False)
+
+    def get_extra_state(self):
+        return {}
+
+class Factory:
+    api = API
+    probe = staticmethod(lambda: Availability(True))
+    open = staticmethod(lambda dtype="": ModuleSkeleton(Odd, name="odd", runtime=["cache"]))
+"""
+
+
+@pytest.fixture
 def one_line() -> Callable[[str], str]:
     """An error as it must be: one line, ours, without a traceback."""
 

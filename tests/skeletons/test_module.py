@@ -282,7 +282,7 @@ def broken() -> nn.Module:
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        (lambda: nn.Sequential(ExtraState(2, 2)), r"0 \(ExtraState\) keeps extra state outside its tensors"),
+        (lambda: nn.Sequential(ExtraState(2, 2)), r"0\._extra_state is refused: 0 \(ExtraState\) keeps"),
         (lambda: nn.LazyLinear(3), r"weight is an uninitialised parameter of a lazy module"),
         (ComputedFromParameters, r"norm was computed from parameters, which have no values yet"),
         (HiddenModule, r"layers\[0\] is a module with tensors in a plain attribute; register it"),

@@ -1,0 +1,65 @@
+"""``coldstart inspect``: what a builder makes of a checkpoint, tensor by tensor, before anything is moved.
+
+Decides how a classification is shown, and the exit code: 2 where state is refused. Imports torch,
+through the builder, and so takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import typer
+
+from coldstart.classification import ClassifiedTensor, Treatment
+from coldstart.cli.output import emit, say, size, table
+from coldstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coldstart.skeletons.assembly import Inspected
+
+COLUMNS = ("class", "name", "kind", "dtype", "shape", "bytes>", "reason")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An inspection as ``--json`` tells it."""
+
+    skeleton: str
+    model: str
+    counts: Mapping[Treatment, int]
+    whole_read: str
+    tensors: tuple[ClassifiedTensor, ...]
+
+
+def run(checkpoint: str, skeleton: str, dtype: str, *, json: bool) -> None:
+    """The command; ends with exit code 2 if the module holds state that is refused."""
+    assembly = import_module("coldstart.skeletons.assembly")
+    found = cast("Inspected", assembly.inspect(assembly.Order(Path(checkpoint), skeleton, dtype)))
+    if json:
+        counts = found.classification.counts
+        emit(Told(found.skeleton, found.model, counts, found.whole_read, found.classification.tensors))
+    else:
+        _show(found)
+    if found.classification.refusals:
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _show(found: Inspected) -> None:
+    tensors, counts = found.classification.tensors, found.classification.counts
+    table("", COLUMNS, [_cells(each) for each in tensors])
+    say(f"{found.model}, by the {found.skeleton} skeleton: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    for refusal in found.classification.refusals:
+        say(f"  refused: {refusal}")
+    if found.whole_read:
+        say(f"  storage is read as a whole: {found.whole_read}")
+    elif not found.classification.refusals:
+        say("  storage gives only what is missing: the checkpoint maps byte for byte")
+
+
+def _cells(each: ClassifiedTensor) -> tuple[str, ...]:
+    shape = "x".join(str(length) for length in each.shape)
+    nbytes = size(each.nbytes) if each.dtype else ""
+    return each.treatment, each.name, each.kind, each.dtype, shape, nbytes, each.reason
