@@ -235,7 +235,9 @@ class SourceChanged(AttemptEvent, frozen=True):
 
 
 class CheckPassed(AttemptEvent, frozen=True):
-    """The builder's self-check found nothing."""
+    """The builder's self-check found nothing; ``probe`` says what came of its numeric probe, if it has one."""
+
+    probe: str = ""
 
 
 class CheckFailed(AttemptEvent, frozen=True):

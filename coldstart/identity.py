@@ -16,6 +16,7 @@ import msgspec
 
 from coldstart.errors import IntegrityError
 from coldstart.layout import Layout
+from coldstart.probe import MOST_NUMBERS, Probe
 
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,96}\Z")]
 """What peers may call things: no separators of paths, keys or URLs."""
@@ -104,13 +105,16 @@ class Truth(msgspec.Struct, frozen=True):
     """The chunk digests of one shard in one layout, published by a worker that read storage.
 
     ``digests`` is the concatenation of 16-byte digests in chunk order; ``algorithm`` names the
-    digest (``digest.py``), so that a change of algorithm can never look like corruption.
+    digest (``digest.py``), so that a change of algorithm can never look like corruption. ``probe`` is
+    what the publisher's module computed. It is no part of the root: bytes decide, and two readers of the
+    same bytes may differ in the last digits of what they compute.
     """
 
     shard: str
     layout: Layout
     algorithm: str
     digests: bytes
+    probe: Probe | None = None
 
     def digest(self, chunk: int) -> bytes:
         """The 16-byte digest that chunk ``chunk`` must have."""
@@ -149,6 +153,8 @@ def decode_truth(data: bytes, *, shard: str, root: str = "") -> Truth:
         raise IntegrityError(f"truth record for shard {shard[:8]} is malformed: {error}") from error
     if truth.shard != shard or (root and truth.root != root):
         raise IntegrityError(f"truth record for shard {shard[:8]} does not match its announced root {root[:12]}")
+    if truth.probe is not None and len(truth.probe.numbers) > MOST_NUMBERS:
+        raise IntegrityError(f"truth record for shard {shard[:8]} has a probe of {len(truth.probe.numbers)} numbers")
     if truth.layout.chunk_bytes <= 0 or any(nbytes <= 0 for nbytes in truth.layout.storages):
         raise IntegrityError(f"truth record for shard {shard[:8]} has a layout that cannot be")
     if len(truth.digests) != truth.layout.chunks * DIGEST_BYTES:

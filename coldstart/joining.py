@@ -29,7 +29,8 @@ from coldstart.layout import Span
 from coldstart.links.memory import Links
 from coldstart.links.meter import Meter
 from coldstart.plan import Chunks, spans_of
-from coldstart.ports import Digester, Landed, Memory, Routing, Transport
+from coldstart.ports import Digester, Landed, Memory, Probe, Routing, Transport
+from coldstart.probing import Prober
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
 from coldstart.voting import Voting
@@ -58,6 +59,7 @@ class Target(msgspec.Struct, frozen=True):
         self_check: problems of the finished module; blocks.
         replace_memory: leaves the memory to a late writer and provides fresh memory, with copies of the
             spans given; blocks.
+        probe: numbers that the finished module computes, if its builder has a probe; blocks.
     """
 
     memory: Memory
@@ -65,6 +67,7 @@ class Target(msgspec.Struct, frozen=True):
     storage: Storage
     self_check: Callable[[], Sequence[str]]
     replace_memory: Callable[[Sequence[Span]], None]
+    probe: Callable[[], Probe | None] | None = None
 
 
 class Joining:
@@ -92,6 +95,7 @@ class Joining:
     ) -> None:
         self._target = target
         self._claiming, self._truths = claiming, truths
+        self._prober = Prober(target.probe, truths)
         self._voting = voting
         self._transports, self._links = transports, links
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -303,7 +307,9 @@ class Joining:
     # ------------------------------------------------------------------------------------- verify
 
     async def _publish(self, attempt: int) -> Event:
-        truth = self._truths.make([self._digests[chunk] for chunk in range(self._target.memory.layout.chunks)])
+        async with beside(self._claiming.keep_lead):
+            probe = await self._prober.numbers()
+        truth = self._truths.make([self._digests[chunk] for chunk in range(self._target.memory.layout.chunks)], probe)
         roots = await self._truths.publish()
         if roots == (truth.root,):
             return events.TruthPublished(attempt, truth.root)
@@ -318,10 +324,12 @@ class Joining:
             return events.CheckFailed(effect.attempt, "what was stated before the truth was known does not equal it")
         async with beside(self._claiming.keep_lead):
             problems = await anyio.to_thread.run_sync(self._target.self_check)
-        if problems:
-            return events.CheckFailed(effect.attempt, "; ".join(problems[:5]))
-        return events.CheckPassed(effect.attempt)
-
+            if problems:
+                return events.CheckFailed(effect.attempt, "; ".join(problems[:5]))
+            probe = await self._prober.compared()
+        if probe.refusal:
+            return events.CheckFailed(effect.attempt, probe.refusal)
+        return events.CheckPassed(effect.attempt, probe.said)
 
     def _proven(self) -> bool:
         """Whether every chunk has the truth's digest, whoever told us what it was when the chunk arrived."""

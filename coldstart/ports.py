@@ -23,11 +23,14 @@ from coldstart.group import Paper, Tally
 from coldstart.identity import Rank as Rank
 from coldstart.layout import PARTS as PARTS
 from coldstart.layout import Layout, Span
+from coldstart.probe import Probe as Probe
 
 API = 1
 """Number of the plugin API; a plugin that states another number is refused by name."""
 
 ModuleT = TypeVar("ModuleT")
+TakenT = TypeVar("TakenT", contravariant=True)
+"""A module that is only looked at."""
 
 Link = Literal["nvlink", "rdma", "tcp", "storage", "memory"]
 
@@ -336,6 +339,32 @@ class Answering(Protocol, Generic[ModuleT]):
 
     def answers(self, module: ModuleT, checkpoint: Checkpoint, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """One vector per text (or per tensor, for a module that computes nothing); the same for equal weights."""
+        ...
+
+
+@runtime_checkable
+class Receiving(Protocol, Generic[TakenT]):
+    """What a builder may offer beside :class:`Skeleton`: work that needs the carried values."""
+
+    def received(self, module: TakenT) -> None:
+        """Every carried byte is in place and verified; called before ``self_check``, perhaps more than once."""
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol, Generic[TakenT]):
+    """What a builder may offer beside :class:`Skeleton`: numbers by which a worker knows that it computes the same.
+
+    The worker that publishes the truth publishes them with it; every other one compares its own, after its
+    bytes were verified, and does not serve if they differ.
+    """
+
+    def probe(self, module: TakenT) -> Probe | None:
+        """A fixed tiny forward over a fixed input; None for none. Blocks; gradients are off and the seed is set.
+
+        Leaves nothing behind in ``module`` that a request would see. One that raises where others have numbers
+        is a refusal, too; where nobody has any, it is only said.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ import msgspec
 from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
 from coldstart.events import (
     BytesLanded,
+    CheckPassed,
     ClaimDeferred,
     LoaderElected,
     OfferReceived,
@@ -90,6 +91,7 @@ class Report(msgspec.Struct, frozen=True):
     where the host filled the memory itself.
     ``whole_read`` says why storage can only be read as a whole, by the family's own loader; it is empty where the
     checkpoint maps byte for byte, and storage gives only what is missing.
+    ``probe`` says what came of the builder's numeric probe, and is empty where it has none.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
@@ -129,6 +131,7 @@ class Report(msgspec.Struct, frozen=True):
     error: str | None = None
     group: GroupReport | None = None
     whole_read: str = ""
+    probe: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -176,7 +179,7 @@ class Recorder:
         self._landed_in_phase = 0
         self._own_truth = self._loaded = False
         self._served = False
-        self._transport = self._route = self._whole_read = ""
+        self._transport = self._route = self._whole_read = self._probe = ""
         self._state: State | None = None
 
     def built(self, seconds: float, whole_read: str = "") -> None:
@@ -212,6 +215,8 @@ class Recorder:
                     self._passages.append(passage)
             case TruthUnpublished():
                 self._own_truth = True
+            case CheckPassed(probe=probe):
+                self._probe = probe
             case Started(loaded=loaded):
                 self._loaded = loaded
             case TruthReceived():
@@ -331,6 +336,7 @@ class Recorder:
             error=state.reason if isinstance(state, Failed) else None,
             group=_grouped(journey.accord) if journey and journey.accord else None,
             whole_read=self._whole_read,
+            probe=self._probe,
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:
@@ -350,7 +356,7 @@ def failure(report: Report, state: Failed) -> ColdstartError:
         case Failure.CONFLICT:
             return TruthConflict(what, advice="compare the checkpoint files of the two workers; neither may be served")
         case Failure.CHECK:
-            return SkeletonError(what, advice="the bytes are right, the skeleton builder is not")
+            return SkeletonError(what, advice="the bytes are right; what reads them is not")
         case Failure.MEMORY:
             return IntegrityError(what, advice="start the worker anew")
         case Failure.GROUP:

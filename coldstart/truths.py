@@ -13,7 +13,7 @@ import msgspec
 from coldstart.errors import BusError, IntegrityError
 from coldstart.identity import MAX_TRUTH_BYTES, Truth, decode_truth
 from coldstart.layout import Layout, differences
-from coldstart.ports import Skip
+from coldstart.ports import Probe, Skip
 from coldstart.station import Station
 from coldstart.telemetry import logger
 
@@ -30,6 +30,8 @@ class Truths:
         self.known: Truth | None = None
         self.published = False
         """Whether the store has had the known truth, and no other."""
+        self._own = False
+        """Whether the known truth is our record, and perhaps not the one that was published first."""
         self._stated: dict[int, bytes] = {}
         """Digests of single chunks, from whoever reads storage, before there is a truth."""
         self._followed = False
@@ -59,7 +61,7 @@ class Truths:
             raise IntegrityError(f"layout differs: {'; '.join(differences(self._layout, truth.layout))}")
         if truth.algorithm != self._algorithm:
             raise IntegrityError(f"truth is in {truth.algorithm} digests, this worker computes {self._algorithm}")
-        self.known, self.published = truth, True
+        self.known, self.published, self._own = truth, True, False
         return truth
 
     async def published_now(self) -> Truth | None:
@@ -108,11 +110,26 @@ class Truths:
             self._stated.update(digests)
         return stated
 
-    def make(self, digests: Sequence[bytes]) -> Truth:
+    def make(self, digests: Sequence[bytes], probe: Probe | None = None) -> Truth:
         """Our own truth, from the digests of all chunks as storage gave them."""
-        self.published = False
-        self.known = Truth(self._station.key, self._layout, self._algorithm, b"".join(digests))
+        self.published, self._own = False, True
+        self.known = Truth(self._station.key, self._layout, self._algorithm, b"".join(digests), probe)
         return self.known
+
+    async def probe(self) -> Probe | None:
+        """What was published with the known truth, by whoever published it first.
+
+        Raises:
+            BusError: it was never published, or the store is down.
+            IntegrityError: as :meth:`named` does.
+        """
+        station, truth = self._station, self.known
+        if truth is None or not self.published or station.bus is None:
+            raise BusError(station.no_bus or "the truth is not published")
+        if self._own:
+            data = await station.bus.fetch_truth(station.key, station.lineage)
+            return None if data is None else self._taken(data, truth.root).probe
+        return truth.probe
 
     async def publish(self) -> tuple[str, ...]:
         """Publish what is known; returns the roots that are published now: ours alone, unless in conflict.

@@ -119,7 +119,7 @@ async def wire(
         node = Node(
             shard,
             Worker(worker, secrets.token_hex(6)),
-            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine),
+            Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe),
             Means(
                 reached,
                 transports,

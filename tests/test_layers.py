@@ -19,7 +19,7 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout", "beside", "classification"),
+    ("errors", "layout", "beside", "classification", "probe"),
     ("identity", "plan", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
-    ("claiming", "lending"),
+    ("claiming", "lending", "probing"),
     ("joining",),
     ("node",),
     ("wiring",),
@@ -47,9 +47,9 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "identity", "events", "effects", "plan", "phases.*", "machine", "source",
-    "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases",
-    "bus.ballots", "group", "policies",
+    "errors", "layout", "classification", "probe", "identity", "events", "effects", "plan", "phases.*", "machine",
+    "source", "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice",
+    "bus.leases", "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

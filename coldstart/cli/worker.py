@@ -193,6 +193,8 @@ class _Voice:
             say(f"  {_words_of(report.group)}")
         if report.whole_read and report.bytes_storage:
             say(f"  storage was read as a whole: {report.whole_read}")
+        if report.probe:
+            say(f"  probe: {report.probe}")
         for reason in (*report.detours, *report.skipped):
             say(f"  {reason}")
         for warning in report.warnings:

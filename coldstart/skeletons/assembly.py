@@ -27,7 +27,7 @@ from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
-from coldstart.ports import Answering, Checkpoint, Landed, Rank, Skeleton
+from coldstart.ports import Answering, Checkpoint, Landed, Probe, Probing, Rank, Receiving, Skeleton
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
@@ -63,6 +63,7 @@ class Built(msgspec.Struct, frozen=True):
     digester: ChunkDigester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
+    probe: Callable[[], Probe | None] | None = None
 
 
 class StorageReader:
@@ -136,6 +137,8 @@ def build(order: Order) -> Built:
     skeleton.finalise(module)
 
     def self_check() -> Sequence[str]:
+        if isinstance(skeleton, Receiving):
+            skeleton.received(module)
         return skeleton.self_check(module)
 
     return Built(
@@ -147,6 +150,7 @@ def build(order: Order) -> Built:
         digester=digester,
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
+        probe=_probe(skeleton, module, device_of(order.device)),
     )
 
 
@@ -174,6 +178,23 @@ def _in_place(
         storage=Loaded(memory),
         self_check=self_check,
     )
+
+
+def _probe(
+    skeleton: Skeleton[nn.Module], module: nn.Module, device: torch.device
+) -> Callable[[], Probe | None] | None:
+    """The builder's probe, always run from the same seed; not of a lent module, which may be serving."""
+    if not isinstance(skeleton, Probing):
+        return None
+
+    def run() -> Probe | None:
+        if isinstance(skeleton, Receiving):
+            skeleton.received(module)
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            return skeleton.probe(module)
+
+    return run
 
 
 def _shard(order: Order, skeleton: Skeleton[nn.Module], checkpoint: Checkpoint) -> Shard:

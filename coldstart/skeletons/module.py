@@ -26,10 +26,14 @@ from coldstart.errors import ColdstartError, ConfigError, SkeletonError
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
 from coldstart.ports import Checkpoint
+from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.meta import MetaParameters
 from coldstart.skeletons.stored import fill, find_names, one_to_one
+
+TOLERANCE = 0.01
+"""Wide enough for other kernels on other hardware in bfloat16; a wrong layout is off by the whole of a number."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -63,6 +67,9 @@ class ModuleSkeleton(Generic[M]):
             when a checkpoint is loaded; empty keeps what the factory makes. Buffers keep theirs.
         runtime: patterns (``*`` and ``?``) of names, such as ``layers.*.cache``, that serving fills and that need no
             value at the start.
+        probe: a tiny forward whose result must be the same in all workers (:class:`coldstart.ports.Probing`); the
+            first 256 numbers of it are compared.
+        tolerance: how far they may differ, as a share of the largest.
 
     Raises:
         ConfigError: ``dtype`` is no floating-point dtype of torch.
@@ -76,12 +83,15 @@ class ModuleSkeleton(Generic[M]):
         checkpoint_prefix: str = "",
         dtype: str = "",
         runtime: Sequence[str] = (),
+        probe: Callable[[M], torch.Tensor] | None = None,
+        tolerance: float = TOLERANCE,
     ) -> None:
         self._factory = _of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
         self._runtime = tuple(runtime)
+        self._probe, self._tolerance = probe, tolerance
         self._built: WeakKeyDictionary[nn.Module, _Built] = WeakKeyDictionary()
 
     @property
@@ -224,6 +234,15 @@ class ModuleSkeleton(Generic[M]):
             if len(homes) > 1:
                 problems.append(f"carried tensors lie in {len(homes)} allocations, not in one arena")
         return problems
+
+    def probe(self, module: M) -> Probe | None:
+        """See :meth:`coldstart.ports.Probing.probe`."""
+        if self._probe is None:
+            return None
+        given = self._probe(module).detach()
+        given = torch.view_as_real(given) if given.is_complex() else given
+        numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
+        return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)
 
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)

@@ -91,7 +91,7 @@ def family(
         made = getattr(transformers, model)(_config(transformers, config, values))
         with torch.no_grad():
             for parameter in made.parameters():
-                if parameter.is_floating_point() and bool((parameter == parameter.flatten()[:1]).all()):
+                if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[:1]).all()):
                     parameter.add_(torch.randn_like(parameter) * 0.1)  # what all-equal weights do cannot be seen
         if edit:
             edit(made)
