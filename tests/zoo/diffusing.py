@@ -5,16 +5,18 @@ Decides how such a model or pipeline is made and asked. Which ones there are is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import nn
 
 from tests.zoo.family import SEED, Family, Inputs, forward
-from tests.zoo.hugging import asking, wave
+from tests.zoo.hugging import wave
 
 Question = Callable[[nn.Module], Inputs]
 Answer = Callable[[nn.Module, Inputs], list[torch.Tensor]]
@@ -28,6 +30,20 @@ def ones(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int64)
 
 
+def asking(**tensors: torch.Tensor) -> Question:
+    """Those tensors; floating-point ones in the dtype that most of the module has, islands of float32 aside."""
+
+    def inputs(module: nn.Module) -> Inputs:
+        sizes: Counter[torch.dtype] = Counter()
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                sizes[parameter.dtype] += parameter.numel()
+        dtype = sizes.most_common(1)[0][0]
+        return {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+
+    return inputs
+
+
 def sample(*shape: int, name: str = "sample", **more: torch.Tensor) -> Question:
     """One tensor and whatever goes with it."""
     return asking(**{name: wave(*shape)}, **more)
@@ -36,7 +52,7 @@ def sample(*shape: int, name: str = "sample", **more: torch.Tensor) -> Question:
 def denoising(*shape: int, words: tuple[int, int] | None = None, **more: torch.Tensor) -> Question:
     """What a transformer is asked: latents, a step and, of ``words`` (how many, of what width), a prompt."""
     prompt = {"encoder_hidden_states": wave(1, *words)} if words else {}
-    return asking(hidden_states=wave(*shape), timestep=NOW, **prompt, **more)
+    return asking(**{"hidden_states": wave(*shape), "timestep": NOW, **prompt, **more})
 
 
 def beside(question: Question, **plain: object) -> Question:
@@ -73,12 +89,15 @@ def family(
     """
 
     def save(directory: Path) -> None:
+        found = getattr(import_module("diffusers"), model)
         torch.manual_seed(SEED)
-        made = getattr(import_module("diffusers"), model)(**values)
+        made = found(**values)
         unlike(made)
-        with quiet():
-            saved = made.to(getattr(torch, stored))
-            saved.save_pretrained(directory, **({"max_shard_size": shards} if shards else {}))
+        with quiet(), TemporaryDirectory() as before:
+            if stored != "float32":  # as those are made that people publish
+                made.save_pretrained(before)
+                made = found.from_pretrained(before, torch_dtype=getattr(torch, stored))
+            made.save_pretrained(directory, **({"max_shard_size": shards} if shards else {}))
         if edit:
             edit(directory)
 
@@ -124,8 +143,11 @@ def pipeline(
         for component in made.components.values():
             if isinstance(component, nn.Module):
                 unlike(component)
-        with quiet():
-            made.to(dtype=getattr(torch, stored)).save_pretrained(directory)
+        with quiet(), TemporaryDirectory() as before:
+            if stored != "float32":
+                made.save_pretrained(before)
+                made = type(made).from_pretrained(before, torch_dtype=getattr(torch, stored))
+            made.save_pretrained(directory)
         if edit:
             edit(directory)
 
@@ -157,9 +179,7 @@ def generate(module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     """Two steps with a fixed generator."""
     asked: Any = module
     asked.pipeline.set_progress_bar_config(disable=True)
-    made = asked(
-        **inputs, num_inference_steps=2, output_type="pt", generator=torch.Generator("cpu").manual_seed(SEED)
-    )
+    made = asked(**inputs, num_inference_steps=2, output_type="pt", generator=torch.Generator("cpu").manual_seed(SEED))
     answer = made[0]
     return list(answer) if isinstance(answer, list | tuple) else [answer]
 
