@@ -15,30 +15,31 @@ Stages = int | Sequence[int] | None
 """The stage that hosts a component, several that host a copy each, or None: it is left out everywhere."""
 
 Components = Mapping[str, Stages] | Callable[[Rank], Collection[str]] | None
-"""A stage for each component that has weights, or the names that a rank hosts; None: every rank hosts all."""
+"""Stages by component (one that is not named is on every rank), or the names that a rank hosts; None: all on each."""
 
 
 def hosted(components: Components, rank: Rank, names: Collection[str]) -> frozenset[str]:
     """The components among ``names`` that ``rank`` hosts.
 
     Raises:
-        ConfigError: a component that the pipeline does not have, has no stage, or is for nobody.
+        ConfigError: a component that the pipeline does not have, a stage that there is not, or nothing for ``rank``.
     """
     if components is None:
         return frozenset(names)
+    asked = frozenset(components(rank)) if callable(components) else frozenset(components)
+    if unknown := asked - set(names):
+        raise ConfigError(
+            f"the pipeline has no component with weights called {_listed(unknown)}", advice=f"it has {_listed(names)}"
+        )
     if callable(components):
-        chosen = frozenset(components(rank))
-        _refuse("has no component with weights called", chosen - set(names), names)
+        chosen = asked
     else:
-        _refuse("has no component with weights called", components.keys() - set(names), names)
-        _refuse("needs a rank (or None) for", set(names) - components.keys(), names)
-        beyond = sorted(name for name, stages in components.items() if max(_all(stages), default=0) >= rank.pp_size)
-        if beyond:
-            raise ConfigError(
-                f"{beyond[0]} is for rank {max(_all(components[beyond[0]]))} of {rank.pp_size}",
-                advice="say rank=Rank(pp=..., pp_size=...)",
-            )
-        chosen = frozenset(name for name, stages in components.items() if rank.pp in _all(stages))
+        for name, stages in components.items():
+            if beyond := [stage for stage in _all(stages) if not 0 <= stage < rank.pp_size]:
+                raise ConfigError(
+                    f"{name} is for rank {beyond[0]} of {rank.pp_size}", advice="say rank=Rank(pp=..., pp_size=...)"
+                )
+        chosen = frozenset(name for name in names if name not in components or rank.pp in _all(components[name]))
     if not chosen:
         raise ConfigError(f"rank {rank.pp} hosts no component of the pipeline", advice=f"it has {_listed(names)}")
     return chosen
@@ -76,11 +77,6 @@ def _all(stages: Stages) -> tuple[int, ...]:
     if stages is None:
         return ()
     return (stages,) if isinstance(stages, int) else tuple(sorted(stages))
-
-
-def _refuse(what: str, wrong: Collection[str], names: Collection[str]) -> None:
-    if wrong:
-        raise ConfigError(f"the pipeline {what} {_listed(wrong)}", advice=f"it has {_listed(names)}")
 
 
 def _listed(names: Collection[str]) -> str:

@@ -13,7 +13,6 @@ from types import ModuleType
 
 import diffusers
 import transformers
-from diffusers.configuration_utils import ConfigMixin
 from diffusers.models.modeling_utils import ModelMixin
 from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 from diffusers.schedulers.scheduling_utils import SchedulerMixin
@@ -35,7 +34,6 @@ _WITHOUT_WEIGHTS = (
     ImageProcessingMixin,
     FeatureExtractionMixin,
     ProcessorMixin,
-    ConfigMixin,
 )
 _NEVER = "code inside a checkpoint is never run; use a pipeline of diffusers' own"
 
