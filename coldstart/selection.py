@@ -71,14 +71,15 @@ def select_components(directory: Path) -> tuple[bytes, tuple[str, ...]]:
     """A pipeline's ``model_index.json`` as it stands, and the names of the components that have weights.
 
     Only names that could be Python's are taken: none of them leads out of the directory. What is no
-    component (a number, a switch) is left to the library, and so are schedulers and tokenizers, which
-    have no weights.
+    component (a number, a switch, the library's own notes) is left to the library, and so are
+    schedulers and tokenizers, which have no weights.
     """
     path = directory / PIPELINE
     raw = read_file(path)
-    named = [name for name, value in parse_json(raw, path).items() if _is_component(value)]
+    listed = parse_json(raw, path).items()
+    named = [name for name, value in listed if _is_component(value) and not name.startswith("_")]
     for name in named:
-        if not name.isidentifier() or not name.isascii() or name.startswith("_"):
+        if not name.isidentifier() or not name.isascii():
             raise CheckpointError(
                 f"{path} names a component {shown(name)}, which is not the plain name of a directory",
                 advice="fetch it again, and only from where you trust",
