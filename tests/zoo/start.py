@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.zoo.family import Family
 from tests.zoo.outcome import Outcome
-from tests.zoo.seen import Seen
+from tests.zoo.seen import NOTHING, Seen
 from tests.zoo.worker import Order, Told, run
 
 PATIENCE = 120.0
@@ -107,7 +107,7 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
         library=family.library,
         kind=family.kind,
         bytes=last.bytes,
-        carried=last.carried,
+        carried=last.counts.get("carried", 0),
         recomputed=len(last.recomputed),
         runtime=len(runtime),
         beyond=(*last.recomputed, *runtime),
@@ -152,6 +152,6 @@ def _names_that_differ(ordinary: Mapping[str, str], cold: Mapping[str, str]) -> 
     if missing := sorted(ordinary.keys() ^ cold.keys()):
         side = "missing" if missing[0] in ordinary else "too much"
         return f"{missing[0]} is {side} (and {len(missing) - 1} more)"
-    if other := sorted(name for name in ordinary if ordinary[name] != cold[name]):
+    if other := sorted(name for name in ordinary if ordinary[name] not in (cold[name], NOTHING)):
         return f"{other[0]} is {cold[other[0]]}, not {ordinary[other[0]]} (and {len(other) - 1} more)"
     return ""
