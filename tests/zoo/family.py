@@ -43,6 +43,9 @@ class Family:
             behind in the lender does not reach the joiner.
         skeleton: what a host gives to ``coldstart.join``.
         refused: words that the refusal must contain; empty: the family must start.
+        loads: whether the library itself can load it here; if not, only the refusal is seen.
+        lends: whether one that has answered still has the weights it was given. If not, a joiner that
+            comes then must notice, and read storage.
         quick: whether it is among those that every run of the tests starts.
     """
 
@@ -56,6 +59,8 @@ class Family:
     warm: Callable[[nn.Module], Inputs] | None = None
     skeleton: Choice = "auto"
     refused: str = ""
+    loads: bool = True
+    lends: bool = True
     quick: bool = False
 
 

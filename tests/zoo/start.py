@@ -101,7 +101,7 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
     """What the words of both workers mean."""
     ordinary, cold, last = lent.ordinary, lent.cold, joined or lent
     runtime = cold.appeared if cold else ()
-    wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined)
+    wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined, lends=family.lends)
     return Outcome(
         name=family.name,
         library=family.library,
@@ -125,12 +125,12 @@ def _refusal_wrong(family: Family, lent: Told) -> str:
     return "" if lent.refused and family.refused in lent.error else f"refused in other words: {lent.error}"
 
 
-def _wrong(lent: Told, joined: Told | None) -> str:
+def _wrong(lent: Told, joined: Told | None, *, lends: bool) -> str:
     if lent.error or joined is None or joined.error:
         return lent.error or (joined.error if joined else "there was no joiner")
-    if (lent.path, joined.path) != ("storage", "peer"):
+    if (lent.path, joined.path == "peer") != ("storage", lends):
         return f"the paths were {lent.path} and {joined.path}"
-    if not (lent.verified and joined.verified and joined.bytes_peer == joined.bytes):
+    if not (lent.verified and joined.verified and joined.bytes_peer == (joined.bytes if lends else 0)):
         return f"only {joined.bytes_peer} of {joined.bytes} bytes came verified from the peer"
     assert lent.ordinary
     return "; ".join(
