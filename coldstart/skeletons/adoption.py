@@ -187,7 +187,7 @@ def exchange(module: nn.Module, tensor: torch.Tensor, memory: torch.Tensor) -> t
     if now is not tensor:
         for owner in module.modules():
             for name in [name for name, held in owner._parameters.items() if held is tensor]:
-                owner._parameters[name] = cast(nn.Parameter, now)
+                setattr(owner, name, now)  # recurrent modules keep a list of theirs up to date by it
             for name in [name for name, held in owner._buffers.items() if held is tensor]:
                 owner._buffers[name] = now
     return now

@@ -44,6 +44,9 @@ class Family:
         skeleton: what a host gives to ``coldstart.join``.
         dtype: what it asks for; empty: the checkpoint's own.
         refused: words that the refusal must contain; empty: the family must start.
+        loads: whether the library itself can load it here; if not, only the refusal is seen.
+        lends: whether one that has answered still has the weights it was given. If not, a joiner that
+            comes then must notice, and read storage.
         quick: whether it is among those that every run of the tests starts.
     """
 
@@ -58,6 +61,8 @@ class Family:
     skeleton: Choice = "auto"
     dtype: str = ""
     refused: str = ""
+    loads: bool = True
+    lends: bool = True
     quick: bool = False
 
 

@@ -72,8 +72,10 @@ def family(
     dtype: str = "float32",
     answer: Answer = forward,
     warm: Question | None = None,
-    edit: Callable[[Any], None] | None = None,
+    after: Callable[[Path], None] | None = None,
     refused: str = "",
+    loads: bool = True,
+    lends: bool = True,
     quick: bool = False,
 ) -> Family:
     """A class of transformers with a small config.
@@ -82,7 +84,7 @@ def family(
         config: the config's class; its values may hold ``{"class": name, ...}`` for a nested one.
         note: what is special about this variant.
         dtype: in which the model is saved.
-        edit: changes the model before it is saved.
+        after: changes the checkpoint after it was saved.
     """
 
     def save(directory: Path) -> None:
@@ -93,10 +95,10 @@ def family(
             for parameter in made.parameters():
                 if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[:1]).all()):
                     parameter.add_(torch.randn_like(parameter) * 0.1)  # what all-equal weights do cannot be seen
-        if edit:
-            edit(made)
         with _quiet()():
             made.to(getattr(torch, dtype)).save_pretrained(directory)
+        if after:
+            after(directory)
 
     def load(directory: Path) -> nn.Module:
         with _quiet()():
@@ -113,6 +115,8 @@ def family(
         answer=answer,
         warm=warm,
         refused=refused,
+        loads=loads,
+        lends=lends,
         quick=quick,
     )
 

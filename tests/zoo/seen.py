@@ -18,6 +18,10 @@ from coldstart.skeletons.classify import take_inventory
 from tests.zoo.family import SEED, Family
 
 
+NOTHING = "on meta"
+"""The digest of a tensor without memory. Some libraries leave tensors that nothing reads like that."""
+
+
 class Seen(msgspec.Struct, frozen=True):
     """A module as it was before it was asked, by name, and what it answered, in order.
 
@@ -63,12 +67,15 @@ def naive(family: Family, module: nn.Module, expected: Sequence[str]) -> str:
 def digest(tensor: torch.Tensor) -> str:
     """One line that differs where anything differs."""
     kind = f"{tensor.dtype} {list(tensor.shape)} {list(tensor.stride())} {tensor.requires_grad}"
-    if not_plain(tensor) or tensor.is_meta:
-        return f"{kind} without bytes"
+    if tensor.is_meta:
+        return NOTHING
+    if reason := not_plain(tensor):
+        return f"{kind} {reason}"
     values = elements(tensor.detach()).contiguous().cpu()
     return f"{kind} {hashlib.sha256(values.numpy().data).hexdigest()[:32]}"
 
 
 def _all(module: nn.Module) -> dict[str, torch.Tensor]:
-    found = take_inventory(module)
-    return {**found.carried, **found.local, **{name: shared.tensor for name, shared in found.shared.items()}}
+    """What the module holds, but for what a hook makes again before every forward."""
+    items = take_inventory(module).items
+    return {item.name: item.tensor for item in items if item.tensor is not None and not item.derived}

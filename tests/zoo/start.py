@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.zoo.family import Family
 from tests.zoo.outcome import Outcome
-from tests.zoo.seen import Seen
+from tests.zoo.seen import NOTHING, Seen
 from tests.zoo.worker import Order, Told, run
 
 PATIENCE = 120.0
@@ -101,13 +101,13 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
     """What the words of both workers mean."""
     ordinary, cold, last = lent.ordinary, lent.cold, joined or lent
     runtime = cold.appeared if cold else ()
-    wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined)
+    wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined, lends=family.lends)
     return Outcome(
         name=family.name,
         library=family.library,
         kind=family.kind,
         bytes=last.bytes,
-        carried=last.carried,
+        carried=last.counts.get("carried", 0),
         recomputed=len(last.recomputed),
         runtime=len(runtime),
         beyond=(*last.recomputed, *runtime),
@@ -125,12 +125,12 @@ def _refusal_wrong(family: Family, lent: Told) -> str:
     return "" if lent.refused and family.refused in lent.error else f"refused in other words: {lent.error}"
 
 
-def _wrong(lent: Told, joined: Told | None) -> str:
+def _wrong(lent: Told, joined: Told | None, *, lends: bool) -> str:
     if lent.error or joined is None or joined.error:
         return lent.error or (joined.error if joined else "there was no joiner")
-    if (lent.path, joined.path) != ("storage", "peer"):
+    if (lent.path, joined.path == "peer") != ("storage", lends):
         return f"the paths were {lent.path} and {joined.path}"
-    if not (lent.verified and joined.verified and joined.bytes_peer == joined.bytes):
+    if not (lent.verified and joined.verified and joined.bytes_peer == (joined.bytes if lends else 0)):
         return f"only {joined.bytes_peer} of {joined.bytes} bytes came verified from the peer"
     assert lent.ordinary
     return "; ".join(
@@ -152,6 +152,6 @@ def _names_that_differ(ordinary: Mapping[str, str], cold: Mapping[str, str]) -> 
     if missing := sorted(ordinary.keys() ^ cold.keys()):
         side = "missing" if missing[0] in ordinary else "too much"
         return f"{missing[0]} is {side} (and {len(missing) - 1} more)"
-    if other := sorted(name for name in ordinary if ordinary[name] != cold[name]):
+    if other := sorted(name for name in ordinary if ordinary[name] not in (cold[name], NOTHING)):
         return f"{other[0]} is {cold[other[0]]}, not {ordinary[other[0]]} (and {len(other) - 1} more)"
     return ""

@@ -79,6 +79,6 @@ FAMILIES = [
     }, tokens),
     family(STATE, "RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", {**TEXT, "intermediate_size": 48, "lru_width": 32, "attention_window_size": 8, "num_key_value_heads": 1, "block_types": ["recurrent", "attention"]}, tokens),
     family(STATE, "RwkvForCausalLM", "RwkvConfig", {**RWKV, "rescale_every": 0}, tokens),
-    family(STATE, "RwkvForCausalLM", "RwkvConfig", {**RWKV, "rescale_every": 1}, tokens, note="rescaled while it serves"),
+    family(STATE, "RwkvForCausalLM", "RwkvConfig", {**RWKV, "rescale_every": 1}, tokens, note="halved while it serves", lends=False),
     family(STATE, "RwkvForCausalLM", "RwkvConfig", RWKV, tokens, **FP16),
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -50,7 +50,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
     bytes: int = 0
     bytes_peer: int = 0
-    carried: int = 0
+    counts: Mapping[str, int] = {}
     recomputed: Sequence[str] = ()
     whole: str = ""
     seconds: float = 0.0
@@ -62,7 +62,7 @@ def run(connection: Connection, valkey: str) -> None:
     Args:
         valkey: directory of the store that both workers use.
     """
-    os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
+    os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1")
     torch.set_num_threads(1)
     with connection:
         anyio.run(_serve, connection, valkey)
@@ -91,6 +91,8 @@ async def _serve(connection: Connection, valkey: str) -> None:
 def _ordinary(family: Family, directory: Path) -> Told:
     """Save the model, and ask the one that its library loads."""
     family.save(directory)
+    if not family.loads:
+        return Told()
     seen = look(family, family.load(directory))
     return Told(ordinary=seen, naive=naive(family, family.load(directory), seen.answers))
 
@@ -103,10 +105,10 @@ async def _cold(order: Order, family: Family, valkey: str, told: Told) -> AsyncI
         order.directory, skeleton=family.skeleton, dtype=family.dtype, worker=order.do, settings=settings
     ) as replica:
         built, report = replica.built, replica.report
+        classes = built.skeleton.classify(built.module)
         cold = await anyio.to_thread.run_sync(look, family, built.module)
         if order.do == "lend" and family.warm is not None:
             await anyio.to_thread.run_sync(family.answer, built.module, family.warm(built.module))
-        carried = dict(built.skeleton.carried(built.module))
         yield msgspec.structs.replace(
             told,
             cold=cold,
@@ -114,9 +116,9 @@ async def _cold(order: Order, family: Family, valkey: str, told: Told) -> AsyncI
             verified=report.verified,
             bytes=report.bytes_total,
             bytes_peer=report.bytes_peer,
-            carried=len(carried),
-            recomputed=sorted(cold.state.keys() - carried.keys()),
-            whole=getattr(built.storage, "reason", ""),
+            counts=classes.counts,
+            recomputed=[each.name for each in classes.of("recomputed")],
+            whole=built.storage.reason,
         )
 
 

@@ -118,6 +118,10 @@ class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
             part.skeleton.finalise(model)
         module.eval()
 
+    def received(self, module: nn.Module) -> None:
+        for part, model in self._built_parts(module):
+            part.skeleton.received(model)
+
     def self_check(self, module: nn.Module) -> Sequence[str]:
         return [
             f"{part.name}: {problem}" if part.name else problem

@@ -23,6 +23,7 @@ from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
 from coldstart_transformers.answers import answers
 from coldstart_transformers.naming import renamed
+from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
 
 
@@ -39,11 +40,14 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         super().__init__(_no_factory, name="transformers")
         self._requested = floating_dtype(dtype) if dtype else None
         self._auto, self._class = auto, model
+        self._quantisation: Quantisation | None = None
 
     @property
     def identity(self) -> str:
+        """Once a module is built, with what this machine makes of quantised weights."""
         dtype = str(self._requested).removeprefix("torch.") if self._requested else ""
-        return "/".join(part for part in ("transformers", self._auto, dtype) if part)
+        quantised = self._quantisation.identity if self._quantisation else ""
+        return "/".join(part for part in ("transformers", self._auto, dtype, quantised) if part)
 
     # ------------------------------------------------------------------------------ building
 
@@ -56,6 +60,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             )
         with quiet():
             config = _config(checkpoint.path, self._class)
+            self._quantisation = Quantisation(checkpoint.path, config) if is_quantised(config) else None
             stated = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
             return self._model(checkpoint.path, config, self._requested or stated or _first_float(checkpoint))
 
@@ -69,7 +74,12 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 advice="code inside a checkpoint is never run; upgrade transformers, or give auto=AutoModel",
             )
         make = found.from_config if hasattr(found, "from_config") else found._from_config
+        quantisation = self._quantisation
+        if quantisation is not None:
+            dtype = quantisation.dtype(dtype)
         model = make(copy.deepcopy(config), dtype=dtype)
+        if quantisation is not None and isinstance(model, PreTrainedModel):
+            quantisation.replace_modules(model, dtype)
         if not isinstance(model, PreTrainedModel):
             raise SkeletonError(f"{name} does not make a model", advice="give auto=AutoModel or one of its kind")
         model.config._name_or_path = str(path)
@@ -85,6 +95,9 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         """
         from transformers.core_model_loading import build_glob_alternation
 
+        if self._quantisation is not None:
+            with quiet():
+                self._quantisation.finish(module)
         for parameter in module.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         plan: Mapping[str, torch.dtype] = module._get_dtype_plan(module.dtype)
@@ -176,13 +189,6 @@ def _config(path: Path, model: type[PreTrainedModel] | None) -> PreTrainedConfig
             f"transformers {transformers.__version__} cannot read {path / 'config.json'}: {reason}",
             advice="code inside a checkpoint is never run; upgrade transformers, or use the tensors skeleton",
         ) from error
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = quantised.get("quant_method", "") if isinstance(quantised, dict) else type(quantised).__name__
-        raise SkeletonError(
-            f"{path} is quantised ({method}), and such weights are transformed after loading",
-            advice="use the tensors skeleton to move its tensors as they are stored",
-        )
     return config
 
 
