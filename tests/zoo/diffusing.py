@@ -157,8 +157,7 @@ def pipeline(
             loaded = getattr(import_module("diffusers"), name).from_pretrained(
                 directory, **({"torch_dtype": getattr(torch, dtype)} if dtype else {})
             )
-        models = {key: each for key, each in loaded.components.items() if isinstance(each, nn.Module)}
-        hosted: nn.Module = import_module("coldstart_diffusers.pipeline").HostedPipeline(loaded, models)
+        hosted: nn.Module = import_module("coldstart_diffusers.pipeline").HostedPipeline(loaded)
         return hosted.eval()
 
     return Family(

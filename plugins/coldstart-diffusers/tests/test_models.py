@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,19 @@ def test_dtypes_are_those_of_from_pretrained(tmp_path: Path, stored: str, asked:
     module, one_to_one = started(tmp_path, asked)
     assert_equal(module, ordinary)
     assert one_to_one == ({stored, asked or stored} == {"float32"})
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_models_built_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    checkpoint, asked = read_checkpoint(wan(tmp_path)), ["bfloat16", "float16"] * 4
+
+    def built(dtype: str) -> set[torch.dtype]:
+        module = FACTORY.open(dtype=dtype).build(checkpoint, Rank(), "cpu")
+        return {parameter.dtype for parameter in module.parameters()}
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(built, asked))
+    assert found == [{torch.float32, getattr(torch, dtype)} for dtype in asked]
     assert torch.get_default_dtype() == torch.float32
 
 

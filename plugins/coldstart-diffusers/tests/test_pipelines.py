@@ -87,6 +87,27 @@ async def test_each_rank_starts_with_its_own_components(
             assert torch.equal(picture(together), picture(ordinary))
 
 
+async def test_a_pipeline_that_is_loaded_already_is_lent(
+    saved: Path, settings: coldstart.Settings, picture: Picture
+) -> None:
+    with quiet():
+        ordinary = StableDiffusionPipeline.from_pretrained(saved)
+    async with (
+        coldstart.lend(HostedPipeline(ordinary), saved, worker="loaded", settings=settings),
+        coldstart.join(saved, worker="joined", settings=settings) as replica,
+    ):
+        assert (replica.report.path, replica.report.sources) == ("peer", ("loaded",))
+        assert isinstance(replica.module, HostedPipeline)
+        assert torch.equal(picture(replica.module.pipeline), picture(ordinary))
+
+
+async def test_the_report_says_which_tensor_is_not_as_stored(saved: Path, settings: coldstart.Settings) -> None:
+    async with coldstart.join(saved, dtype="bfloat16", worker="a", settings=settings) as replica:
+        assert replica.report.path == "storage"
+        reason = replica.built.storage.reason
+        assert reason == "text_encoder.embeddings.token_embedding.weight: bfloat16 here, float32 in the checkpoint"
+
+
 def test_a_rank_reads_its_own_components_only(saved: Path) -> None:
     checkpoint, skeleton = read_checkpoint(saved), FACTORY.open(components=SPLIT)
     module = skeleton.build(checkpoint, Rank(pp=1, pp_size=2), "cpu")

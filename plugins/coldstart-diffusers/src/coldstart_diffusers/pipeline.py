@@ -24,14 +24,17 @@ class HostedPipeline(nn.Module):
     """The models of a pipeline under their names, and the pipeline itself as ``pipeline``.
 
     Calling it calls the pipeline. Moving the pipeline (``to``, offloading) takes its weights out of the
-    memory that is lent; do it only after ``replica.drain()``.
+    memory that is lent; do it only after ``replica.drain()``. A pipeline that was loaded in another way is
+    lent with ``coldstart.lend(HostedPipeline(pipeline), path)``.
     """
 
-    def __init__(self, pipeline: DiffusionPipeline, models: Mapping[str, nn.Module]) -> None:
+    def __init__(self, pipeline: DiffusionPipeline) -> None:
         super().__init__()
         self.pipeline = pipeline
-        for name, model in models.items():
-            self.add_module(name, model)
+        components: Mapping[str, object] = pipeline.components
+        for name, component in components.items():
+            if isinstance(component, nn.Module):
+                self.add_module(name, component)
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """What the pipeline answers."""
@@ -61,4 +64,4 @@ def assemble(path: Path, manifest: Manifest, models: Mapping[str, nn.Module]) ->
         without = f" without {left_out}" if left_out else ""
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         raise SkeletonError(f"a {manifest.pipeline.__name__} cannot be made of {path}{without}: {reason}") from error
-    return HostedPipeline(pipeline, models)
+    return HostedPipeline(pipeline)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,10 @@ from coldstart_diffusers.hosting import Components, hosted, written
 from coldstart_diffusers.manifest import read_manifest
 from coldstart_diffusers.model import ModelSkeleton, refuse_quantised
 from coldstart_diffusers.pipeline import assemble
+
+
+_BUILDING = Lock()
+"""torch's default dtype belongs to the process: two who set it and set it back would leave it wrong."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,12 @@ class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
 
     def survey(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> nn.Module:
         """The module with every tensor in its class; refuses what cannot be made at all."""
-        if checkpoint is not None and checkpoint.components:
-            return self._pipeline(checkpoint, rank, device)
+        with _BUILDING:
+            if checkpoint is not None and checkpoint.components:
+                return self._pipeline(checkpoint, rank, device)
+            return self._single(checkpoint, rank, device)
+
+    def _single(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> nn.Module:
         module = self._model.survey(checkpoint, rank, device)
         assert checkpoint is not None, "a model is made from a checkpoint"
         self._parts[module] = (_Part("", self._model, checkpoint),)
