@@ -149,7 +149,7 @@ def test_parameters_that_the_checkpoint_lacks_are_named(ordinary: Awkward, tmp_p
 @pytest.mark.parametrize("dtype", ["", "bfloat16"])
 def test_ties_that_are_stored_twice_must_agree(ordinary: Awkward, tmp_path: Path, dtype: str) -> None:
     tensors = {name: tensor.clone() for name, tensor in ordinary.state_dict().items()}
-    for other, message in ((0.0, ""), (1.0, r"head\.weight is tied to embed\.weight but the checkpoint stores another")):
+    for other, message in ((0.0, ""), (1.0, r"head\.weight is tied to embed\.weight but the checkpoint")):
         save_file({**tensors, "head.weight": tensors["head.weight"] + other}, tmp_path / "model.safetensors")
         checkpoint, skeleton = read_checkpoint(tmp_path), ModuleSkeleton(Awkward, dtype=dtype)
         module, _ = built(skeleton, checkpoint)

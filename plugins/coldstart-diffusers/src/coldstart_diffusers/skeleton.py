@@ -30,7 +30,6 @@ from coldstart_diffusers.manifest import read_manifest
 from coldstart_diffusers.model import ModelSkeleton, refuse_quantised
 from coldstart_diffusers.pipeline import assemble
 
-
 _BUILDING = Lock()
 """torch's default dtype belongs to the process: two who set it and set it back would leave it wrong."""
 
