@@ -113,7 +113,7 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
         beyond=(*last.recomputed, *runtime),
         naive=lent.naive if ordinary else "",
         whole=lent.whole,
-        refusal=lent.error.partition(": ")[2] if family.refused and not wrong else "",
+        refusal="" if wrong else family.refused,
         wrong=wrong,
         seconds=lent.seconds + (joined.seconds if joined else 0.0),
     )

@@ -22,10 +22,7 @@ def workers() -> Iterator[Pair]:
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     "family",
-    [
-        pytest.param(family, id=name, marks=[] if family.quick else [pytest.mark.zoo])
-        for name, family in KNOWN.items()
-    ],
+    [pytest.param(family, id=name, marks=[] if family.quick else [pytest.mark.zoo]) for name, family in KNOWN.items()],
 )
 def test_family(family: Family, workers: Pair) -> None:
     assert workers.start(family).wrong == ""
