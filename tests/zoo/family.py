@@ -42,6 +42,7 @@ class Family:
         warm: a question that the lender answers before it lends, to see that what it leaves
             behind in the lender does not reach the joiner.
         skeleton: what a host gives to ``coldstart.join``.
+        dtype: the dtype that it asks for; empty for the checkpoint's own.
         refused: words that the refusal must contain; empty: the family must start.
         loads: whether the library itself can load it here; if not, only the refusal is seen.
         lends: whether one that has answered still has the weights it was given. If not, a joiner that
@@ -58,6 +59,7 @@ class Family:
     answer: Callable[[nn.Module, Inputs], list[torch.Tensor]] = forward
     warm: Callable[[nn.Module], Inputs] | None = None
     skeleton: Choice = "auto"
+    dtype: str = ""
     refused: str = ""
     loads: bool = True
     lends: bool = True

@@ -73,6 +73,8 @@ def family(
     *,
     note: str = "",
     dtype: str = "float32",
+    asked: str = "",
+    shard: str = "50GB",
     answer: Answer = forward,
     warm: Question | None = None,
     after: Callable[[Path], None] | None = None,
@@ -87,6 +89,8 @@ def family(
         config: the config's class; its values may hold ``{"class": name, ...}`` for a nested one.
         note: what is special about this variant, besides its dtype.
         dtype: in which the model is saved.
+        asked: the dtype that it is loaded in, if another.
+        shard: the most that one file of the checkpoint may hold.
         after: changes the checkpoint after it was saved.
     """
 
@@ -104,16 +108,18 @@ def family(
                 ):
                     parameter.add_(torch.randn_like(parameter) * 0.1)  # what all-equal weights do cannot be seen
         with _quiet()():
-            made.to(getattr(torch, dtype)).save_pretrained(directory)
+            made.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=shard)
         if after:
             after(directory)
 
     def load(directory: Path) -> nn.Module:
         with _quiet()():
-            loaded: nn.Module = getattr(import_module("transformers"), model).from_pretrained(directory)
+            loaded: nn.Module = getattr(import_module("transformers"), model).from_pretrained(
+                directory, dtype=asked or "auto"
+            )
         return loaded.eval()
 
-    def asked(module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    def answers(module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         with _quiet()():
             return answer(module, inputs)
 
@@ -125,8 +131,9 @@ def family(
         save=save,
         load=load,
         inputs=inputs,
-        answer=asked,
+        answer=answers,
         warm=warm,
+        dtype=asked,
         refused=refused,
         loads=loads,
         lends=lends,

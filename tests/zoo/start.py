@@ -100,7 +100,6 @@ def pair() -> Iterator[Pair]:
 def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
     """What the words of both workers mean."""
     ordinary, cold, last = lent.ordinary, lent.cold, joined or lent
-    runtime = cold.appeared if cold else ()
     wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined, lends=family.lends)
     return Outcome(
         name=family.name,
@@ -108,9 +107,8 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
         kind=family.kind,
         bytes=last.bytes,
         carried=last.counts.get("carried", 0),
-        recomputed=len(last.recomputed),
-        runtime=len(runtime),
-        beyond=(*last.recomputed, *runtime),
+        recomputed=tuple(last.recomputed),
+        runtime=tuple(cold.appeared) if cold else (),
         naive=lent.naive if ordinary else "",
         whole=lent.whole,
         refusal="" if wrong else family.refused,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
 from tests.zoo.hugging import BF16, FP16, TEXT, Config, asking, family, ids, tokens
 
 KIND = "causal"
@@ -16,6 +20,13 @@ LONG = asking(input_ids=ids(100))
 def rope(kind: str, **values: object) -> Config:
     """Llama with another rotary embedding."""
     return {**LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **values}}
+
+
+def wide_norms(directory: Path) -> None:
+    """Stores the norms in another dtype than the rest."""
+    file = directory / "model.safetensors"
+    tensors = {name: each.float() if "norm" in name else each for name, each in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -36,6 +47,9 @@ FAMILIES = [
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=BF16),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=FP16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="asked for in bf16", asked=BF16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="in several files", shard="20KB"),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="norms in fp32", dtype=BF16, after=wide_norms),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope", quick=True),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", rope("linear", factor=2.0), tokens, note="linear rope"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", YARN, tokens, note="yarn"),

@@ -101,7 +101,9 @@ def _ordinary(family: Family, directory: Path) -> Told:
 async def _cold(order: Order, family: Family, valkey: str, told: Told) -> AsyncIterator[Told]:
     """A real cold start; inside the block its weights are lent."""
     settings = config.load({"directory": valkey, "cache": "none", "drain": 2.0}, environ={})
-    async with coldstart.join(order.directory, skeleton=family.skeleton, worker=order.do, settings=settings) as replica:
+    async with coldstart.join(
+        order.directory, skeleton=family.skeleton, dtype=family.dtype, worker=order.do, settings=settings
+    ) as replica:
         built, report = replica.built, replica.report
         classes = built.skeleton.classify(built.module)
         cold = await anyio.to_thread.run_sync(look, family, built.module)
