@@ -139,8 +139,10 @@ def _wrong(lent: Told, joined: Told | None, *, lends: bool) -> str:
 
 
 def _difference(ordinary: Seen, cold: Seen) -> str:
+    if len(ordinary.answers) != len(cold.answers):
+        return f"it gives {len(cold.answers)} answers, not {len(ordinary.answers)}"
     if ordinary.answers != cold.answers:
-        other = [i for i, (a, b) in enumerate(zip(ordinary.answers, cold.answers, strict=False)) if a != b]
+        other = [i for i, (a, b) in enumerate(zip(ordinary.answers, cold.answers, strict=True)) if a != b]
         where = f"answers {other} of {len(ordinary.answers)} differ"
         return "; ".join(filter(None, (where, _names_that_differ(ordinary.state, cold.state))))
     return _names_that_differ(ordinary.state, cold.state)

@@ -115,7 +115,6 @@ FAMILIES = [
         "Speech2TextConfig",
         {**WHISPER, "input_feat_per_channel": 8, "conv_channels": 16, "conv_kernel_sizes": [3, 3]},
         asking(input_features=wave(1, 40, 8), decoder_input_ids=ids(5)),
-        quick=True,
     ),
     family(
         KIND,
@@ -171,7 +170,7 @@ FAMILIES = [
         asking(spectrogram=wave(12, 8)),
         note="weight norm",
     ),
-    family(KIND, "VitsModel", "VitsConfig", VITS, tokens, note="weight norm", quick=True),
+    family(KIND, "VitsModel", "VitsConfig", VITS, tokens, note="weight norm"),
     family(
         KIND,
         "EncodecModel",
@@ -243,7 +242,6 @@ FAMILIES = [
             },
         },
         asking(input_ids=ids(), decoder_input_ids=ids(5, 2, 0, 15)),
-        quick=True,
     ),
     family(
         KIND,

@@ -50,7 +50,7 @@ FAMILIES = [
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="asked for in bf16", asked=BF16),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="in several files", shard="20KB"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="norms in fp32", dtype=BF16, after=wide_norms),
-    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope", quick=True),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", rope("linear", factor=2.0), tokens, note="linear rope"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", YARN, tokens, note="yarn"),
     family(
@@ -155,7 +155,6 @@ FAMILIES = [
             "max_position_embeddings": 32,
         },
         tokens,
-        quick=True,
     ),
     family(KIND, "CTRLLMHeadModel", "CTRLConfig", {**GPT2, "dff": 48}, tokens),
     family(KIND, "BioGptForCausalLM", "BioGptConfig", {**TEXT, "intermediate_size": 48}, tokens),

@@ -39,7 +39,7 @@ FAMILIES = [
     family(SEQ, "BartForConditionalGeneration", "BartConfig", BART, both, note="tied"),
     family(SEQ, "BartForConditionalGeneration", "BartConfig", BART, both, note="tied", dtype=FP16),
     family(SEQ, "MBartForConditionalGeneration", "MBartConfig", BART, both),
-    family(SEQ, "PegasusForConditionalGeneration", "PegasusConfig", BART, both, quick=True),
+    family(SEQ, "PegasusForConditionalGeneration", "PegasusConfig", BART, both),
     family(
         SEQ,
         "PegasusXForConditionalGeneration",

@@ -137,6 +137,7 @@ FAMILIES = [
         tokens,
         note="halved while it serves",
         lends=False,
+        quick=True,
     ),
     family(STATE, "RwkvForCausalLM", "RwkvConfig", RWKV, tokens, dtype=FP16),
 ]

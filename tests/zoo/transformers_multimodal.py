@@ -139,7 +139,6 @@ FAMILIES = [
         "LlavaConfig",
         LLAVA,
         asking(input_ids=with_image(90, 4), pixel_values=PIXELS),
-        quick=True,
     ),
     family(
         KIND,

@@ -84,7 +84,7 @@ FAMILIES = [
     family(KIND, "Dinov2Model", "Dinov2Config", VIT, picture(24)),
     family(KIND, "Dinov2Model", "Dinov2Config", VIT, picture(24), dtype=BF16),
     family(KIND, "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", VIT, picture()),
-    family(KIND, "DINOv3ViTModel", "DINOv3ViTConfig", VIT, picture(), quick=True),
+    family(KIND, "DINOv3ViTModel", "DINOv3ViTConfig", VIT, picture()),
     family(KIND, "IJepaModel", "IJepaConfig", VIT, picture()),
     family(
         KIND,
@@ -103,9 +103,9 @@ FAMILIES = [
         },
         picture(32),
     ),
-    family(KIND, "SwinModel", "SwinConfig", SWIN, picture(32), quick=True),
+    family(KIND, "SwinModel", "SwinConfig", SWIN, picture(32)),
     family(KIND, "SwinModel", "SwinConfig", SWIN, picture(32), dtype=FP16),
-    family(KIND, "Swinv2Model", "Swinv2Config", SWIN, picture(32), quick=True),
+    family(KIND, "Swinv2Model", "Swinv2Config", SWIN, picture(32)),
     family(KIND, "DonutSwinModel", "DonutSwinConfig", SWIN, picture(32)),
     family(KIND, "ConvNextModel", "ConvNextConfig", CONVNEXT, picture(32)),
     family(KIND, "ConvNextV2ForImageClassification", "ConvNextV2Config", CONVNEXT, picture(32)),
@@ -150,7 +150,6 @@ FAMILIES = [
             "key_dim": [8, 8, 8],
         },
         picture(64),
-        quick=True,
     ),
     family(
         KIND,
@@ -219,7 +218,7 @@ FAMILIES = [
         {**VIT, "image_size": [16, 16], "num_detection_tokens": 4},
         picture(),
     ),
-    family(KIND, "SamModel", "SamConfig", SAM, POINTS, quick=True),
+    family(KIND, "SamModel", "SamConfig", SAM, POINTS),
     family(KIND, "SamModel", "SamConfig", SAM, POINTS, dtype=BF16),
     family(
         KIND,
