@@ -107,6 +107,8 @@ def not_plain(tensor: torch.Tensor) -> str:
     """Why ``tensor`` is more than strided memory; empty if it is not."""
     if torch.nn.parameter.is_lazy(tensor):
         return "an uninitialised parameter of a lazy module"
+    if type(tensor).__name__ == "DTensor":
+        return "a DTensor, sharded over a device mesh; build a rank's part without it, and shard after the cold start"
     if _is_wrapper(tensor):
         return f"a {type(tensor).__name__}, a tensor made of other tensors"
     if tensor.is_quantized:

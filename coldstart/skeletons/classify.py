@@ -19,12 +19,10 @@ from torch import nn
 
 from coldstart.classification import Classification, ClassifiedTensor, Kind, Treatment
 from coldstart.skeletons.adoption import byte_range, not_plain
+from coldstart.skeletons.extra import keepers
 from coldstart.skeletons.walk import Found, TooMuch, unregistered
 
-EXTRA_STATE = "_extra_state"
-"""Last segment of the name of a module's extra state, as state dicts spell it."""
-
-_SHARDED = frozenset({"FullyShardedDataParallel", "FlatParamHandle"})
+_SHARDED = "FullyShardedDataParallel"
 _BY_FACTORY = "is not registered as state: the factory computes it here"
 
 
@@ -146,19 +144,21 @@ def _registered(module: nn.Module, declared: Declared) -> Iterator[Item]:
             else:
                 reason = "is not in the checkpoint" if persistent else "is not stored, and so computed here"
                 yield Item(full, kind, "recomputed", buffer, reason)
-        if type(owner).get_extra_state is not nn.Module.get_extra_state:
-            yield _extra(path, owner, declared)
+        if type(owner).__name__ == _SHARDED:
+            reason = "is sharded by FSDP; build a rank's part before it is wrapped, and cold-start that"
+            yield Item(path or "the module", "attribute", "unsupported", None, reason)
+    for name, owner in keepers(module):
+        yield _extra(name, owner, declared)
 
 
-def _extra(path: str, owner: nn.Module, declared: Declared) -> Item:
-    full = _join(path, EXTRA_STATE)
-    if full in declared.extra:
-        return Item(full, "extra state", "carried", declared.extra[full])
-    if full in declared.local:
-        return Item(full, "extra state", "recomputed", None, "is not in the checkpoint")
-    who = f"{path or 'the module'} ({type(owner).__name__})"
+def _extra(name: str, owner: nn.Module, declared: Declared) -> Item:
+    if name in declared.local:
+        return Item(name, "extra state", "recomputed", declared.extra.get(name), "is not in the checkpoint")
+    if name in declared.extra:
+        return Item(name, "extra state", "carried", declared.extra[name])
+    who = f"{name.removesuffix('_extra_state').removesuffix('.') or 'the module'} ({type(owner).__name__})"
     reason = f"is refused: {who} keeps extra state outside its tensors; declare a codec (extra_state=)"
-    return Item(full, "extra state", "unsupported", None, reason)
+    return Item(name, "extra state", "unsupported", None, reason)
 
 
 def _unregistered(module: nn.Module, registered: list[Item]) -> Iterator[Item]:

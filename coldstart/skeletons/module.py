@@ -29,6 +29,7 @@ from coldstart.ports import Checkpoint
 from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
+from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
 from coldstart.skeletons.stored import fill, find_names, one_to_one
 
@@ -67,6 +68,8 @@ class ModuleSkeleton(Generic[M]):
             when a checkpoint is loaded; empty keeps what the factory makes. Buffers keep theirs.
         runtime: patterns (``*`` and ``?``) of names, such as ``layers.*.cache``, that serving fills and that need no
             value at the start.
+        extra_state: how extra state (``nn.Module.get_extra_state``) becomes bytes and back; without it, a module that
+            keeps some is refused.
         probe: a tiny forward whose result must be the same in all workers (:class:`coldstart.ports.Probing`); the
             first 256 numbers of it are compared.
         tolerance: how far they may differ, as a share of the largest.
@@ -83,14 +86,16 @@ class ModuleSkeleton(Generic[M]):
         checkpoint_prefix: str = "",
         dtype: str = "",
         runtime: Sequence[str] = (),
+        extra_state: ExtraState | None = None,
         probe: Callable[[M], torch.Tensor] | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
-        self._factory = _of_rank(factory)
+        self._factory = of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
         self._runtime = tuple(runtime)
+        self._extra_state = extra_state
         self._probe, self._tolerance = probe, tolerance
         self._built: WeakKeyDictionary[nn.Module, _Built] = WeakKeyDictionary()
 
@@ -163,17 +168,18 @@ class ModuleSkeleton(Generic[M]):
             return self.make(checkpoint, rank)
 
     def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
-        declared = Declared(runtime=self._runtime)
+        extra = encoded(module, self._extra_state, device) if self._extra_state else {}
+        declared = Declared(runtime=self._runtime, extra=extra)
         inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
-            declared = replace(declared, local=self._absent(module, inventory, checkpoint))
+            declared = replace(declared, local=self.absent(module, inventory, checkpoint))
             inventory = self.inventory(module, declared)
         declared = replace(declared, names=frozenset(item.name for item in inventory.items))
         dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
         layout = layout_of({} if inventory.problems else inventory.carried)
         self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
 
-    def _absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
+    def absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
         """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
         stored = self.find_names(module, inventory.carried, checkpoint)
         kept = layout_of(inventory.carried)
@@ -207,6 +213,13 @@ class ModuleSkeleton(Generic[M]):
                 memory = view_of(owner.untyped_storage(), tensor.dtype, offset, tensor.shape, tensor.stride())
                 exchange(module, tensor, memory)
         module.eval()
+
+    def received(self, module: M) -> None:
+        """Give submodules their extra state; see :meth:`coldstart.ports.Receiving.received`."""
+        if self._extra_state is not None:
+            declared = self._built[module].declared
+            arrived = {name: tensor for name, tensor in declared.extra.items() if name not in declared.local}
+            put_back(module, self._extra_state, arrived)
 
     def self_check(self, module: M) -> Sequence[str]:
         """See :meth:`coldstart.ports.Skeleton.self_check`; everything the module holds must be in a class."""
@@ -274,7 +287,7 @@ def floating_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _of_rank(factory: Callable[[], M] | Callable[[Rank], M]) -> Callable[[Rank], M]:
+def of_rank(factory: Callable[[], M] | Callable[[Rank], M]) -> Callable[[Rank], M]:
     """``factory`` as a function of the rank, whether it needs to know it or not."""
     try:
         needed = [each for each in signature(factory).parameters.values() if each.default is each.empty]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
+from typing import cast
 
 import torch
 from torch import nn
@@ -27,6 +28,9 @@ MOST_OBJECTS = 1_000_000
 
 _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 _ATOMS = (str, bytes, bytearray, int, float, complex, bool, type(None), Enum, type, types.ModuleType, torch.dtype)
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""The most of what there is, and never of interest."""
+
 _MACHINERY = (
     "torch._dynamo", "torch._inductor", "torch._functorch", "torch._C", "torch._ops", "torch.fx", "torch.distributed",
     "torch.cuda", "threading", "_thread", "logging", "weakref", "asyncio", "concurrent", "multiprocessing", "socket",
@@ -61,7 +65,7 @@ def unregistered(module: nn.Module) -> Iterator[Found]:
     for path, owner in module.named_modules():
         held_by_class = {name: value for name, value in _of_class(type(owner)) if name not in vars(owner)}
         for name, value in chain(vars(owner).items(), held_by_class.items()):
-            if name not in _REGISTRIES:
+            if name not in _REGISTRIES and type(value) not in _PLAIN and not _is_empty(value):
                 queue.append((_join(path, name), value, True))
         for name, held in chain(owner._parameters.items(), owner._buffers.items()):
             if held is not None:
@@ -108,7 +112,12 @@ def _below(value: object, name: str) -> Iterable[tuple[str, object, bool]]:
     return chain(found, _attributes(value, name))
 
 
-@functools.cache
+def _is_empty(value: object) -> bool:
+    """Whether it is one of the many empty containers, such as of hooks, that every module has."""
+    return type(value) in (dict, OrderedDict, set, list, tuple) and not value
+
+
+@functools.lru_cache(1024)
 def _is_machinery(module: object) -> bool:
     name = str(module)
     return any(name == package or name.startswith(f"{package}.") for package in _MACHINERY)
@@ -121,16 +130,20 @@ def _attributes(value: object, name: str) -> Iterator[tuple[str, object, bool]]:
     except TypeError:
         held = {}
     for attribute, item in held.items():
-        yield f"{name}.{attribute}", item, False
-    if isinstance(value, torch.Tensor):
-        return
-    for kind in type(value).__mro__:
-        for attribute, slot in vars(kind).items():
-            if isinstance(slot, types.MemberDescriptorType) and attribute not in held:
-                try:
-                    yield f"{name}.{attribute}", slot.__get__(value), False
-                except AttributeError:  # a slot that is empty
-                    continue
+        if type(item) not in _PLAIN:
+            yield f"{name}.{attribute}", item, False
+    for attribute, slot in () if isinstance(value, torch.Tensor) else _slots(cast(Hashable, type(value))):
+        if attribute not in held:
+            try:
+                yield f"{name}.{attribute}", slot.__get__(value), False
+            except AttributeError:  # a slot that is empty
+                continue
+
+
+@functools.lru_cache(1024)
+def _slots(kind: Hashable) -> tuple[tuple[str, types.MemberDescriptorType], ...]:
+    found = [item for each in cast(type, kind).__mro__ for item in vars(each).items()]
+    return tuple((name, slot) for name, slot in found if isinstance(slot, types.MemberDescriptorType))
 
 
 def _of_function(function: types.FunctionType, name: str) -> Iterator[tuple[str, object, bool]]:

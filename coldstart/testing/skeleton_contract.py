@@ -68,6 +68,14 @@ class SkeletonContract:
         assert layouts[0] == layouts[1]
         assert layouts[0].payload > 0
 
+    def test_everything_is_in_a_class(self, stored: Checkpoint) -> None:
+        skeleton, module, _ = self.start(stored)
+        found = skeleton.classify(module)
+        assert not found.refusals
+        assert {each.name for each in found.of("carried")} == set(skeleton.carried(module))
+        names = [each.name for each in found.tensors]
+        assert len(set(names)) == len(names)
+
     def test_names_stay_when_the_memory_changes(self, stored: Checkpoint) -> None:
         skeleton = self.open_skeleton()
         module = skeleton.build(stored, Rank(), self.device)
