@@ -63,6 +63,16 @@ class FetchTruth(Effect, frozen=True):
     root: str
 
 
+class Connect(Effect, frozen=True):
+    """Set up what moves the bytes, before any is asked for. Answered by Connected or ConnectFailed; given up, and
+    taken down, with the slot."""
+
+    attempt: int
+    source: Advert
+    transport: str
+    ticket: bytes
+
+
 class ShowLife(Effect, frozen=True):
     """Accept the offer, and say that we live until the slot is given back. Not answered."""
 

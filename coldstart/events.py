@@ -66,14 +66,15 @@ class Started(Event, frozen=True):
 
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
-    ``transports``: names of ours, in order of preference. ``loaded``: the host has filled the memory
-    itself; it is only to be proven and lent.
+    ``transports``: names of ours, in order of preference; ``connecting``: those of them that connect before the
+    first byte is asked for. ``loaded``: the host has filled the memory itself; it is only to be proven and lent.
     """
 
     chunks: int
     partial: bool = True
     chunk_bytes: int = 0
     transports: tuple[str, ...] = ()
+    connecting: tuple[str, ...] = ()
     loaded: bool = False
 
 
@@ -136,6 +137,16 @@ class OfferReceived(AttemptEvent, frozen=True):
     """The source's random number; our acceptance returns it plus one."""
     have: Chunks | None = None
     """What it can lend so far; None: everything."""
+
+
+class Connected(AttemptEvent, frozen=True):
+    """The transport has set up what a pull needs."""
+
+
+class ConnectFailed(AttemptEvent, frozen=True):
+    """The transport cannot reach the source."""
+
+    reason: str
 
 
 class OfferRefused(AttemptEvent, frozen=True):

@@ -19,6 +19,7 @@ import msgspec
 from coldstart import effects, events
 from coldstart.beside import beside
 from coldstart.claiming import Claiming
+from coldstart.connections import Connections
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError
 from coldstart.events import Event
@@ -98,6 +99,7 @@ class Joining:
         self._prober = Prober(target.probe, truths)
         self._voting = voting
         self._transports, self._links = transports, links
+        self._connections = Connections(target.memory)
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._digests: dict[int, bytes] = {}
         """Of what is in the memory, as far as it was not given up."""
@@ -130,6 +132,8 @@ class Joining:
             case effects.FetchTruth(attempt=attempt, root=root):
                 await self._truths.named(root)
                 self.post(events.TruthReceived(attempt))
+            case effects.Connect():
+                await self._connect(effect)
             case effects.ShowLife():
                 await self._claiming.show_life(effect)
             case effects.Pull():
@@ -145,6 +149,7 @@ class Joining:
             case effects.Abandon(attempt=attempt):
                 self._abandon(attempt)
             case effects.Release(attempt=attempt, outcome=outcome):
+                await self._connections.close(attempt)
                 await self._claiming.release(attempt, outcome)
             case effects.PublishTruth(attempt=attempt):
                 self.post(await self._publish(attempt))
@@ -167,11 +172,19 @@ class Joining:
 
     # --------------------------------------------------------------------------- transfer, storage
 
-    async def _pull(self, effect: effects.Pull) -> None:
+    def _offered(self, effect: effects.Connect | effects.Pull) -> Transport:
         transport = self._transports.get(effect.transport)
         if transport is None:
             what = f"{effect.source.worker} offers {effect.transport}, which we do not have"
             raise TransportError(what, reason="offer")
+        return transport
+
+    async def _connect(self, effect: effects.Connect) -> None:
+        if await self._connections.open(effect.attempt, self._offered(effect), effect.ticket):
+            self.post(events.Connected(effect.attempt))
+
+    async def _pull(self, effect: effects.Pull) -> None:
+        transport = self._offered(effect)
         if self._truths.known is None:
             root = await self._truths.learn(effect.chunks)
             if root:
@@ -181,7 +194,7 @@ class Joining:
         meter = self._links.meter(effect.source, effect.transport)
 
         async def move(landed: Landed) -> None:
-            if spans:
+            if spans and await self._connections.open(effect.attempt, transport, effect.ticket):
                 await transport.pull(effect.ticket, spans, self._target.memory, meter.counting(landed))
 
         ended = await self._land(effect.attempt, chunks, move, self._truths.expected, transport, meter)
@@ -316,6 +329,7 @@ class Joining:
         return events.TruthConflicted(attempt, roots)
 
     async def _check(self, effect: effects.Check) -> Event:
+        await self._connections.close(effect.attempt)
         if effect.source is not None:
             changed = await self._claiming.changed(effect.attempt, effect.source)
             if changed:
@@ -371,6 +385,8 @@ def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
     match effect:
         case effects.ClaimSource(attempt=attempt):
             return events.ClaimFailed(attempt, reason)
+        case effects.Connect(attempt=attempt):
+            return events.ConnectFailed(attempt, reason)
         case effects.FetchTruth(attempt=attempt):
             return events.TruthMissed(attempt, reason)
         case effects.Pull(attempt=attempt) | effects.ReadStorage(attempt=attempt):

@@ -37,7 +37,7 @@ from coldstart.mail import Mail
 from coldstart.phases.states import State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
-from coldstart.ports import Bus, Consensus, Transport
+from coldstart.ports import Bus, Connecting, Consensus, Transport
 from coldstart.runner import Observer, Runner
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
@@ -109,7 +109,10 @@ class Node:
         truths = Truths(station, layout, algorithm)
         terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
         storage = target.storage
-        self._started = Started(layout.chunks, storage.partial, layout.chunk_bytes, names, storage.loaded)
+        connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
+        self._started = Started(
+            layout.chunks, storage.partial, layout.chunk_bytes, names, connecting, loaded=storage.loaded
+        )
         links = means.links or Links(None, target.memory.device)
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(

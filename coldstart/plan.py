@@ -88,6 +88,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         patience: all time lost on peers and coordination in one cold start, before storage is
             used. Time in which bytes arrive at ``floor`` does not count, nor does following a live loader.
         answer: a source answers a handshake within this, or the next one is asked.
+        connect: a transport that connects before the first byte does it within this.
         stall: a transfer in which nothing lands for so long is abandoned.
         floor: bytes per second under which a transfer loses time: what it takes longer than at this
             rate counts as patience, and the source is left when that is spent. 0: any rate will do.
@@ -109,6 +110,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     patience: float = 5.0
     answer: float = 2.0
+    connect: float = 3.0
     stall: float = 2.0
     floor: float = 10e6
     sources: int = 3

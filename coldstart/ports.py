@@ -210,6 +210,27 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class Connecting(Protocol):
+    """What a transport may offer beside :class:`Transport`: set-up that is done before the first byte is asked for.
+
+    Worth it where set-up takes longer than a round trip, since a joiner that receives while its source still
+    receives pulls many times with one ticket.
+    """
+
+    async def connect(self, ticket: bytes, into: Memory) -> None:
+        """Joiner: set up all that pulls with ``ticket`` into ``into`` need; not a byte of it is written.
+
+        They use it until :meth:`disconnect`, a failure, or the end of the grant; a pull that finds nothing set up
+        does it for itself, and takes it down. Cancelling ends it soon. Raises TransportError as ``pull`` does.
+        """
+        ...
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """Joiner: take down what was set up for ``ticket``, when no pull is under way; idempotent, soon back."""
+        ...
+
+
+@runtime_checkable
 class Routing(Protocol):
     """What a transport may offer beside :class:`Transport`: the truth about the path its bytes take."""
 

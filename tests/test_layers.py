@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
-    ("claiming", "lending", "probing"),
+    ("claiming", "connections", "lending", "probing"),
     ("joining",),
     ("node",),
     ("wiring",),
@@ -66,7 +66,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "typer": ("cli.*",),
     "rich": ("cli.*",),
     "pytest": (
-        "testing.bus_contract.*", "testing.digester_contract", "testing.late_writes", "testing.skeleton_contract",
+        "testing.bus_contract.*", "testing.connecting_contract", "testing.digester_contract", "testing.late_writes",
+        "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),

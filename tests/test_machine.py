@@ -79,6 +79,9 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
         case effects.FetchTruth(attempt=n):
             yield events.TruthReceived(n)
             yield events.TruthMissed(n, "gone")
+        case effects.Connect(attempt=n):
+            yield events.Connected(n)
+            yield events.ConnectFailed(n, "unreachable")
         case effects.Pull(attempt=n, chunks=chunks) | effects.ReadStorage(attempt=n, chunks=chunks):
             yield events.BytesLanded(n, 1)
             for chunk in chunks:
@@ -177,7 +180,7 @@ def attempts(state: State) -> set[int]:
 class Explored:
     """Breadth-first closure of the machine under an adversarial world; in a group, of less of it."""
 
-    def __init__(self, group: Group | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(self, group: Group | None = None, limits: Limits = LIMITS, connecting: tuple[str, ...] = ()) -> None:
         limits, chunks = (limits, CHUNKS) if group is None else (replace(limits, sources=1), 1)
         self.states: set[State] = set()
         self.phases: set[tuple[Phase, Phase]] = set()
@@ -189,7 +192,7 @@ class Explored:
             state, pending = queue.popleft()
             world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
             if phase_of(state) is Phase.IDLE:
-                world += [events.Started(chunks), events.Started(chunks, loaded=True)]
+                world += [events.Started(chunks, connecting=connecting), events.Started(chunks, loaded=True)]
             for event in (*world, *ambient(state)):
                 after, asked = step(state, event, at=1.0)
                 self.steps += 1
@@ -240,6 +243,11 @@ def grouped() -> Explored:
     return Explored(Group("run", 2, 0))
 
 
+@pytest.fixture(scope="module")
+def connecting() -> Explored:
+    return Explored(Group("run", 2, 0), connecting=("tcp",))
+
+
 def test_the_table_is_total_and_its_sets_are_disjoint() -> None:
     assert set(PAGES) == set(PHASE_OF)
     for page in PAGES.values():
@@ -255,6 +263,7 @@ def test_every_joiner_event_is_in_exactly_one_group() -> None:
         groups.CLAIM_ANSWERS,
         groups.TRUTH_ANSWERS,
         groups.OFFER_ANSWERS,
+        groups.CONNECT_ANSWERS,
         groups.PULL_REPORTS,
         groups.STATE_ANSWERS,
         groups.MEMORY_ANSWERS,
@@ -294,6 +303,12 @@ def test_exploration_closes_with_a_second_source_too(crowded: Explored) -> None:
     assert any(second.pulling for second in seconds)
     assert any(second.ending for second in seconds)
     assert {Serving, Failed, Gone, Replacing, Abandoning} < {type(state) for state in crowded.states}
+
+
+def test_exploration_closes_with_a_transport_that_connects(connecting: Explored) -> None:
+    shaking = [state for state in connecting.states if isinstance(state, Handshaking)]
+    assert {(state.connected, state.truth) for state in shaking if state.offer} >= {(False, False), (False, True)}
+    assert {Serving, Failed, Gone, Transferring, Agreeing} < {type(state) for state in connecting.states}
 
 
 def test_two_sources_never_bring_the_same_chunk(crowded: Explored) -> None:

@@ -239,7 +239,14 @@ def _too_long(journey: Journey) -> str:
 
 
 _EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS
-_NEVER = groups.START | groups.MEMORY_ANSWERS | groups.DRAINED | groups.PULL_REPORTS | groups.CHECK_ANSWERS
+_NEVER = (
+    groups.START
+    | groups.CONNECT_ANSWERS
+    | groups.MEMORY_ANSWERS
+    | groups.DRAINED
+    | groups.PULL_REPORTS
+    | groups.CHECK_ANSWERS
+)
 
 PAGES = (
     Page(

@@ -32,6 +32,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         partial=event.partial,
         chunk_bytes=event.chunk_bytes,
         transports=event.transports,
+        connecting=event.connecting,
         patience=state.journey.limits.patience,
     )
     return moves.load(journey, leading=False) if event.loaded else moves.seek(journey, at)
@@ -131,6 +132,7 @@ def _disputed(state: Discovering | Waiting, *roots: str) -> Move:
 _LATER = (
     groups.TRUTH_ANSWERS
     | groups.OFFER_ANSWERS
+    | groups.CONNECT_ANSWERS
     | groups.PULL_REPORTS
     | groups.STATE_ANSWERS
     | groups.MEMORY_ANSWERS

@@ -106,6 +106,7 @@ _ILLEGAL = (
     | groups.CLAIM_ANSWERS
     | groups.TRUTH_ANSWERS
     | groups.OFFER_ANSWERS
+    | groups.CONNECT_ANSWERS
     | groups.MEMORY_ANSWERS
     | groups.STATE_ANSWERS
     | groups.PUBLISH_ANSWERS

@@ -18,6 +18,7 @@ CLAIM_ANSWERS: Group = frozenset(
 )
 TRUTH_ANSWERS: Group = frozenset({events.TruthReceived, events.TruthMissed})
 OFFER_ANSWERS: Group = frozenset({events.OfferReceived, events.OfferRefused, events.SourceProgressed})
+CONNECT_ANSWERS: Group = frozenset({events.Connected, events.ConnectFailed})
 PULL_REPORTS: Group = frozenset(
     {events.BytesLanded, events.ChunkVerified, events.ChunkCorrupted, events.PullEnded}
 )
@@ -35,6 +36,7 @@ ALL: Group = (
     CLAIM_ANSWERS
     | TRUTH_ANSWERS
     | OFFER_ANSWERS
+    | CONNECT_ANSWERS
     | PULL_REPORTS
     | STATE_ANSWERS
     | MEMORY_ANSWERS

@@ -1,15 +1,18 @@
-"""HANDSHAKE: agree with the source, and know the truth before the first byte.
+"""HANDSHAKE: agree with the source, connect to it, and know the truth before the first byte.
 
-Decides when a source counts as agreed (its offer is here and so are the digests to verify
-against) and when it is left for the next one. Layouts are equal already: a claim grants only
-sources of the joiner's own layout. The bytes move in ``transfer.py``.
+Decides when a source counts as agreed (its offer is here, so are the digests to verify against, and the
+transport is connected) and when it, or only its transport, is left for the next one. Layouts are equal
+already: a claim grants only sources of the joiner's own layout. The bytes move in ``transfer.py``.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from coldstart.effects import Arm, Connect
 from coldstart.events import (
+    Connected,
+    ConnectFailed,
     DrainRequested,
     Expired,
     OfferReceived,
@@ -29,7 +32,24 @@ def truth_received(state: Handshaking, event: TruthReceived, at: float) -> Move:
 
 
 def offer_received(state: Handshaking, event: OfferReceived, at: float) -> Move:
-    return _agreed(state if state.offer else replace(state, offer=event), at)
+    """The first one counts; set-up begins at once, beside whatever else is waited for."""
+    if state.offer is not None:
+        return state, ()
+    journey = state.journey
+    if event.transport not in journey.connecting:
+        return _agreed(replace(state, offer=event), at)
+    return replace(state, offer=event, connected=False), (
+        Connect(journey.attempt, state.source, event.transport, event.ticket),
+        Arm(Timer.ANSWER, journey.limits.connect),
+    )
+
+
+def connected(state: Handshaking, event: Connected, at: float) -> Move:
+    return _agreed(replace(state, connected=True), at)
+
+
+def connect_failed(state: Handshaking, event: ConnectFailed, at: float) -> Move:
+    return _unconnected(state, event.reason, at)
 
 
 def source_progressed(state: Handshaking, event: SourceProgressed, at: float) -> Move:
@@ -52,6 +72,8 @@ def offer_refused(state: Handshaking, event: OfferRefused, at: float) -> Move:
 def expired(state: Handshaking, event: Expired, at: float) -> Move:
     """The source keeps silent, or all patience is spent."""
     match event.timer:
+        case Timer.ANSWER if not state.connected:
+            return _unconnected(state, "no connection", at)
         case Timer.ANSWER:
             return _next(state, "no answer", at)
         case Timer.PATIENCE:
@@ -66,9 +88,16 @@ def drain_requested(state: Handshaking, event: DrainRequested, at: float) -> Mov
 
 
 def _agreed(state: Handshaking, at: float) -> Move:
-    if state.truth and state.offer is not None:
+    if state.truth and state.connected and state.offer is not None:
         return agree.before_pull(state, at)
     return state, ()
+
+
+def _unconnected(state: Handshaking, reason: str, at: float) -> Move:
+    """Its transport is to blame, and the source may have others."""
+    assert state.offer is not None
+    journey = moves.spent(state.journey, state.since, at)
+    return moves.leave_transport(journey, state.source, state.offer.transport, reason, at)
 
 
 def _next(state: Handshaking, reason: str, at: float) -> Move:
@@ -84,6 +113,8 @@ PAGES = (
             TruthMissed: truth_missed,
             OfferReceived: offer_received,
             OfferRefused: offer_refused,
+            Connected: connected,
+            ConnectFailed: connect_failed,
             SourceProgressed: source_progressed,
             Expired: expired,
             DrainRequested: drain_requested,

@@ -225,13 +225,21 @@ def lose(state: Transferring | Abandoning, at: float) -> Journey:
 def leave_transfer(state: Transferring, reason: str, at: float) -> Move:
     """The transfer failed: where nothing had landed, its transport may be to blame, and the source has others."""
     journey = lose(state, at)
-    enough = journey.tries >= journey.limits.sources
-    if enough or state.pace.landed or not _others(journey, state.source, state.transport):
+    if state.pace.landed:
         return leave_source(journey, state.source, reason, at)
-    journey = replace(journey, failed=(*journey.failed, state.transport))
-    journey = detour(journey, f"{state.source.worker}: {reason} over {state.transport}")
+    return leave_transport(journey, state.source, state.transport, reason, at)
+
+
+def leave_transport(journey: Journey, source: Advert, transport: str, reason: str, at: float) -> Move:
+    """Over this transport nothing came: try the source's others, or the next source."""
+    enough = journey.tries >= journey.limits.sources
+    if enough or not _others(journey, source, transport):
+        return leave_source(journey, source, reason, at)
+    release = Release(journey.attempt, source.worker, reason)
+    journey = replace(journey, failed=(*journey.failed, transport))
+    journey = detour(journey, f"{source.worker}: {reason} over {transport}")
     after, effects = seek(journey, at)
-    return after, (Release(state.journey.attempt, state.source.worker, reason), *effects)
+    return after, (release, *effects)
 
 
 def _others(journey: Journey, source: Advert, transport: str) -> bool:

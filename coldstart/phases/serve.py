@@ -27,7 +27,7 @@ _LATE = (
     | groups.STATE_ANSWERS
     | groups.PUBLISH_ANSWERS
 )
-_PAST = groups.START | groups.PULL_REPORTS | groups.MEMORY_ANSWERS
+_PAST = groups.START | groups.CONNECT_ANSWERS | groups.PULL_REPORTS | groups.MEMORY_ANSWERS
 
 PAGES = (
     Page(

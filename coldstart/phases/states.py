@@ -57,6 +57,7 @@ class Journey(msgspec.Struct, frozen=True):
         origins: where each verified chunk came from, by worker or :data:`STORAGE`.
         attempt: number of the current try; grows, never repeats.
         transports: ours, as long as none has failed.
+        connecting: those of them that connect before a byte is asked for.
         failed: transports that failed before anything landed; not asked for until the source is left.
         tries: sources that were given a chance.
         excluded: workers never asked again.
@@ -77,6 +78,7 @@ class Journey(msgspec.Struct, frozen=True):
     origins: tuple[tuple[str, Chunks], ...] = ()
     attempt: int = 0
     transports: tuple[str, ...] = ()
+    connecting: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     tries: int = 0
     excluded: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ class Waiting(State, frozen=True):
 class Handshaking(State, frozen=True):
     """A slot is ours; the source's offer and the truth are on their way, in any order.
 
-    ``part`` of the stream is to come from there; -1: everything.
+    ``part`` of the stream is to come from there; -1: everything. ``connected``: nothing is being set up for the offer.
     """
 
     source: Advert
@@ -154,6 +156,7 @@ class Handshaking(State, frozen=True):
     part: int = -1
     truth: bool = False
     offer: OfferReceived | None = None
+    connected: bool = True
 
 
 class Second(msgspec.Struct, frozen=True):

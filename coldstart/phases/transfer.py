@@ -268,6 +268,7 @@ def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) ->
 
 
 _EARLIER = groups.CLAIM_ANSWERS | groups.TRUTH_ANSWERS
+_EARLY = groups.START | groups.CONNECT_ANSWERS
 _LATER = groups.STATE_ANSWERS | groups.PUBLISH_ANSWERS | groups.CHECK_ANSWERS | groups.DRAINED
 
 PAGES = (
@@ -285,7 +286,7 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=(_EARLIER - {TruthReceived}) | frozenset({OfferReceived}),
-        illegal=groups.START | groups.MEMORY_ANSWERS | _LATER,
+        illegal=_EARLY | groups.MEMORY_ANSWERS | _LATER,
     ),
     Page(
         Abandoning,
@@ -296,7 +297,7 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=_EARLIER | groups.OFFER_ANSWERS | frozenset({BytesLanded, ChunkCorrupted}),
-        illegal=groups.START | groups.MEMORY_ANSWERS | _LATER,
+        illegal=_EARLY | groups.MEMORY_ANSWERS | _LATER,
     ),
     Page(
         Replacing,
@@ -307,6 +308,6 @@ PAGES = (
             DrainRequested: drain_replacing,
         },
         ignored=_EARLIER | groups.OFFER_ANSWERS | groups.PULL_REPORTS,
-        illegal=groups.START | _LATER,
+        illegal=_EARLY | _LATER,
     ),
 )

@@ -89,6 +89,7 @@ PAGES = (
         },
         ignored=_EARLIER,
         illegal=groups.START
+        | groups.CONNECT_ANSWERS
         | groups.PULL_REPORTS
         | groups.MEMORY_ANSWERS
         | groups.CHECK_ANSWERS
@@ -104,6 +105,6 @@ PAGES = (
             DrainRequested: drain_requested,
         },
         ignored=_EARLIER | groups.PUBLISH_ANSWERS,
-        illegal=groups.START | groups.PULL_REPORTS | groups.MEMORY_ANSWERS | groups.DRAINED,
+        illegal=groups.START | groups.CONNECT_ANSWERS | groups.PULL_REPORTS | groups.MEMORY_ANSWERS | groups.DRAINED,
     ),
 )

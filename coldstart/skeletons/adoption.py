@@ -9,7 +9,6 @@ must not know which tensors are carried (``classify.py``) nor how bytes reach th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 import torch

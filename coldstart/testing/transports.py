@@ -332,6 +332,44 @@ class LeavingBehind(Wrapped):
         await super().aclose()
 
 
+class Dialling(Wrapped):
+    """A transport that connects before the first byte; :attr:`log` has what was done, :attr:`up` what stands.
+
+    Args:
+        seconds: what setting up takes.
+        error: what it ends with.
+    """
+
+    def __init__(self, inner: Transport, seconds: float = 0.1, error: Exception | None = None) -> None:
+        super().__init__(inner)
+        self._seconds, self._error = seconds, error
+        self.up: set[bytes] = set()
+        self.log: list[str] = []
+
+    async def connect(self, ticket: bytes, into: Memory) -> None:
+        """See :meth:`coldstart.ports.Connecting.connect`."""
+        self.log.append("connecting")
+        try:
+            await anyio.sleep(self._seconds)
+        except BaseException:
+            self.log.append("given up")
+            raise
+        if self._error is not None:
+            raise self._error
+        self.up.add(ticket)
+        self.log.append("connected")
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """See :meth:`coldstart.ports.Connecting.disconnect`."""
+        await anyio.lowlevel.checkpoint()
+        self.up.discard(ticket)
+        self.log.append("disconnected")
+
+    async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
+        self.log.append("pull" if ticket in self.up else "pull by itself")
+        await super().pull(ticket, spans, into, landed)
+
+
 class Unoffering(Wrapped):
     """The source's side cannot open its memory."""
 

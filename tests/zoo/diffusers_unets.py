@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from tests.zoo.diffusing import NOW, Question, beside, family, sample
+from tests.zoo.diffusing import NOW, Question, asking, beside, family, sample
 from tests.zoo.family import Inputs
 from tests.zoo.hugging import wave
 
@@ -143,6 +143,6 @@ FAMILIES = [
         KIND,
         "T2IAdapter",
         {"in_channels": 3, "channels": [8, 16], "num_res_blocks": 1, "downscale_factor": 8},
-        sample(1, 3, 32, 32, name="x"),
+        asking(x=wave(1, 3, 32, 32)),
     ),
 ]

@@ -44,9 +44,9 @@ def asking(**tensors: torch.Tensor) -> Question:
     return inputs
 
 
-def sample(*shape: int, name: str = "sample", **more: torch.Tensor) -> Question:
+def sample(*shape: int, **more: torch.Tensor) -> Question:
     """One tensor and whatever goes with it."""
-    return asking(**{name: wave(*shape)}, **more)
+    return asking(sample=wave(*shape), **more)
 
 
 def denoising(*shape: int, words: tuple[int, int] | None = None, **more: torch.Tensor) -> Question:

@@ -42,7 +42,7 @@ class Family:
         warm: a question that the lender answers before it lends, to see that what it leaves
             behind in the lender does not reach the joiner.
         skeleton: what a host gives to ``coldstart.join``.
-        dtype: what it asks for; empty: the checkpoint's own.
+        dtype: the dtype that it asks for; empty for the checkpoint's own.
         refused: words that the refusal must contain; empty: the family must start.
         loads: whether the library itself can load it here; if not, only the refusal is seen.
         lends: whether one that has answered still has the weights it was given. If not, a joiner that

@@ -21,6 +21,9 @@ Config = Mapping[str, object]
 Question = Callable[[nn.Module], Inputs]
 Answer = Callable[[nn.Module, Inputs], list[torch.Tensor]]
 
+BF16, FP16 = "bfloat16", "float16"
+_SHORT = {BF16: "bf16", FP16: "fp16"}
+
 TEXT: Config = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 BLOCKS: Config = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -70,6 +73,8 @@ def family(
     *,
     note: str = "",
     dtype: str = "float32",
+    asked: str = "",
+    shard: str = "50GB",
     answer: Answer = forward,
     warm: Question | None = None,
     after: Callable[[Path], None] | None = None,
@@ -82,38 +87,53 @@ def family(
 
     Args:
         config: the config's class; its values may hold ``{"class": name, ...}`` for a nested one.
-        note: what is special about this variant.
+        note: what is special about this variant, besides its dtype.
         dtype: in which the model is saved.
+        asked: the dtype that it is loaded in, if another.
+        shard: the most that one file of the checkpoint may hold.
         after: changes the checkpoint after it was saved.
     """
 
     def save(directory: Path) -> None:
         transformers = import_module("transformers")
         torch.manual_seed(SEED)
-        made = getattr(transformers, model)(_config(transformers, config, values))
+        with _quiet()():
+            made = getattr(transformers, model)(_config(transformers, config, values))
         with torch.no_grad():
             for parameter in made.parameters():
-                if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[:1]).all()):
+                if (
+                    parameter.is_floating_point()
+                    and parameter.numel()
+                    and bool((parameter == parameter.flatten()[:1]).all())
+                ):
                     parameter.add_(torch.randn_like(parameter) * 0.1)  # what all-equal weights do cannot be seen
         with _quiet()():
-            made.to(getattr(torch, dtype)).save_pretrained(directory)
+            made.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=shard)
         if after:
             after(directory)
 
     def load(directory: Path) -> nn.Module:
         with _quiet()():
-            loaded: nn.Module = getattr(import_module("transformers"), model).from_pretrained(directory)
+            loaded: nn.Module = getattr(import_module("transformers"), model).from_pretrained(
+                directory, dtype=asked or "auto"
+            )
         return loaded.eval()
 
+    def answers(module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+        with _quiet()():
+            return answer(module, inputs)
+
+    special = ", ".join(filter(None, (_SHORT.get(dtype), note)))
     return Family(
-        name=f"{model}: {note}" if note else model,
+        name=": ".join(filter(None, (model, special))),
         library="transformers",
         kind=kind,
         save=save,
         load=load,
         inputs=inputs,
-        answer=answer,
+        answer=answers,
         warm=warm,
+        dtype=asked,
         refused=refused,
         loads=loads,
         lends=lends,

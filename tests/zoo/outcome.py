@@ -10,10 +10,10 @@ import msgspec
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One family's cold start between two processes, against the ordinarily loaded module.
 
-    ``carried``, ``recomputed`` and ``runtime`` count tensors that travelled, that each worker computed
-    for itself, and that only a forward brings into being; ``beyond`` names the last two. ``naive`` is
-    what a strict ``load_state_dict`` into an emptied copy gives. ``whole`` says why storage had to
-    be read whole; empty: chunk by chunk. ``refusal`` is the stated reason of one that was to be refused.
+    ``carried`` counts the tensors that travelled, ``bytes`` what they take; ``recomputed`` names those that
+    each worker computed for itself, ``runtime`` those that only a forward brings into being. ``naive``
+    is what a strict ``load_state_dict`` into an emptied copy gives. ``whole`` says why storage was
+    read whole; empty: chunk by chunk. ``refusal`` is the stated reason of one that was to be refused.
     """
 
     name: str
@@ -21,9 +21,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     bytes: int = 0
     carried: int = 0
-    recomputed: int = 0
-    runtime: int = 0
-    beyond: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] = ()
+    runtime: tuple[str, ...] = ()
     naive: str = ""
     whole: str = ""
     refusal: str = ""
@@ -38,8 +37,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         verdict = f"WRONG: {self.wrong}" if self.wrong else f"refused: {self.refusal}" if self.refusal else "equal"
-        counts = f"{self.carried:>4} carried {self.recomputed:>3} recomputed {self.runtime:>2} runtime"
-        total = self.carried + self.recomputed + self.runtime
+        recomputed, runtime = len(self.recomputed), len(self.runtime)
+        counts = f"{self.carried:>4} carried {recomputed:>3} recomputed {runtime:>2} runtime"
+        total = self.carried + recomputed + runtime
         return f"{self.name:<58} {total:>4} tensors {self.bytes:>9} bytes {counts}  {verdict}"
 
 

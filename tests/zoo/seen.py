@@ -17,7 +17,6 @@ from coldstart.skeletons.adoption import elements, not_plain
 from coldstart.skeletons.classify import take_inventory
 from tests.zoo.family import SEED, Family
 
-
 NOTHING = "on meta"
 """The digest of a tensor without memory. Some libraries leave tensors that nothing reads like that."""
 

@@ -100,7 +100,6 @@ def pair() -> Iterator[Pair]:
 def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
     """What the words of both workers mean."""
     ordinary, cold, last = lent.ordinary, lent.cold, joined or lent
-    runtime = cold.appeared if cold else ()
     wrong = _refusal_wrong(family, lent) if family.refused else _wrong(lent, joined, lends=family.lends)
     return Outcome(
         name=family.name,
@@ -108,12 +107,11 @@ def judged(family: Family, lent: Told, joined: Told | None) -> Outcome:
         kind=family.kind,
         bytes=last.bytes,
         carried=last.counts.get("carried", 0),
-        recomputed=len(last.recomputed),
-        runtime=len(runtime),
-        beyond=(*last.recomputed, *runtime),
+        recomputed=tuple(last.recomputed),
+        runtime=tuple(cold.appeared) if cold else (),
         naive=lent.naive if ordinary else "",
         whole=lent.whole,
-        refusal=lent.error.partition(": ")[2] if family.refused and not wrong else "",
+        refusal="" if wrong else family.refused,
         wrong=wrong,
         seconds=lent.seconds + (joined.seconds if joined else 0.0),
     )
@@ -141,8 +139,10 @@ def _wrong(lent: Told, joined: Told | None, *, lends: bool) -> str:
 
 
 def _difference(ordinary: Seen, cold: Seen) -> str:
+    if len(ordinary.answers) != len(cold.answers):
+        return f"it gives {len(cold.answers)} answers, not {len(ordinary.answers)}"
     if ordinary.answers != cold.answers:
-        other = [i for i, (a, b) in enumerate(zip(ordinary.answers, cold.answers, strict=False)) if a != b]
+        other = [i for i, (a, b) in enumerate(zip(ordinary.answers, cold.answers, strict=True)) if a != b]
         where = f"answers {other} of {len(ordinary.answers)} differ"
         return "; ".join(filter(None, (where, _names_that_differ(ordinary.state, cold.state))))
     return _names_that_differ(ordinary.state, cold.state)

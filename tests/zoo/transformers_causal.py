@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from tests.zoo.hugging import TEXT, Config, asking, family, ids, tokens
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from tests.zoo.hugging import BF16, FP16, TEXT, Config, asking, family, ids, tokens
 
 KIND = "causal"
 LLAMA: Config = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
 SPECIAL: Config = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 GPT2: Config = {**SPECIAL, "vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+SLIDING = ["sliding_attention", "full_attention"]
 TIED: Config = {"tie_word_embeddings": True}
 LONG = asking(input_ids=ids(100))
 
@@ -15,6 +20,13 @@ LONG = asking(input_ids=ids(100))
 def rope(kind: str, **values: object) -> Config:
     """Llama with another rotary embedding."""
     return {**LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **values}}
+
+
+def wide_norms(directory: Path) -> None:
+    """Stores the norms in another dtype than the rest."""
+    file = directory / "model.safetensors"
+    tensors = {name: each.float() if "norm" in name else each for name, each in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -33,9 +45,12 @@ LONGROPE: Config = {
 
 FAMILIES = [
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
-    family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="bf16, tied", dtype="bfloat16"),
-    family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="fp16, tied", dtype="float16"),
-    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope", quick=True),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=BF16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=FP16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="asked for in bf16", asked=BF16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="in several files", shard="20KB"),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="norms in fp32", dtype=BF16, after=wide_norms),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", rope("linear", factor=2.0), tokens, note="linear rope"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", YARN, tokens, note="yarn"),
     family(
@@ -50,19 +65,15 @@ FAMILIES = [
     ),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", rope("dynamic", factor=2.0), LONG, note="dynamic ntk, long"),
     family(KIND, "Phi3ForCausalLM", "Phi3Config", LONGROPE, tokens, note="longrope", warm=LONG),
-    family(KIND, "Phi3ForCausalLM", "Phi3Config", LONGROPE, LONG, note="longrope, long, bf16", dtype="bfloat16"),
+    family(KIND, "Phi3ForCausalLM", "Phi3Config", LONGROPE, LONG, note="longrope, long", dtype=BF16),
     family(KIND, "PhiForCausalLM", "PhiConfig", LLAMA, tokens),
     family(KIND, "MistralForCausalLM", "MistralConfig", {**LLAMA, "sliding_window": 4}, tokens),
-    family(KIND, "Qwen2ForCausalLM", "Qwen2Config", {**LLAMA, **TIED}, tokens, note="bf16, tied", dtype="bfloat16"),
+    family(KIND, "Qwen2ForCausalLM", "Qwen2Config", {**LLAMA, **TIED}, tokens, note="tied", dtype=BF16),
     family(KIND, "Qwen3ForCausalLM", "Qwen3Config", {**LLAMA, "head_dim": 8, **TIED}, tokens, note="tied"),
-    family(KIND, "GemmaForCausalLM", "GemmaConfig", {**LLAMA, "head_dim": 8}, tokens, note="fp16", dtype="float16"),
-    family(
-        KIND, "Gemma2ForCausalLM", "Gemma2Config", {**LLAMA, "head_dim": 8}, tokens, note="bf16", dtype="bfloat16"
-    ),
+    family(KIND, "GemmaForCausalLM", "GemmaConfig", {**LLAMA, "head_dim": 8}, tokens, dtype=FP16),
+    family(KIND, "Gemma2ForCausalLM", "Gemma2Config", {**LLAMA, "head_dim": 8}, tokens, dtype=BF16),
     family(KIND, "Gemma3ForCausalLM", "Gemma3TextConfig", {**LLAMA, "head_dim": 8}, tokens, quick=True),
-    family(
-        KIND, "Gemma3ForCausalLM", "Gemma3TextConfig", {**LLAMA, "head_dim": 8}, tokens, note="bf16", dtype="bfloat16"
-    ),
+    family(KIND, "Gemma3ForCausalLM", "Gemma3TextConfig", {**LLAMA, "head_dim": 8}, tokens, dtype=BF16),
     family(
         KIND,
         "Gemma3nForCausalLM",
@@ -72,7 +83,7 @@ FAMILIES = [
             "head_dim": 8,
             "num_hidden_layers": 5,
             "num_kv_shared_layers": 1,
-            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] + ["sliding_attention", "full_attention"],
+            "layer_types": [*SLIDING, *SLIDING, "full_attention"],
             "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0, 0.0],
             "intermediate_size": [48] * 5,
             "hidden_size_per_layer_input": 8,
@@ -92,8 +103,7 @@ FAMILIES = [
         "GPTNeoXConfig",
         {**TEXT, "intermediate_size": 48},
         tokens,
-        note="fp16",
-        dtype="float16",
+        dtype=FP16,
     ),
     family(KIND, "GPTJForCausalLM", "GPTJConfig", {**GPT2, "rotary_dim": 4}, tokens, quick=True),
     family(KIND, "CodeGenForCausalLM", "CodeGenConfig", {**GPT2, "rotary_dim": 4}, tokens),
@@ -120,10 +130,16 @@ FAMILIES = [
         "OPTConfig",
         {**TEXT, "ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 32},
         tokens,
-        note="fp16, tied",
-        dtype="float16",
+        note="tied",
+        dtype=FP16,
     ),
-    family(KIND, "BloomForCausalLM", "BloomConfig", {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4}, tokens),
+    family(
+        KIND,
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+        tokens,
+    ),
     family(KIND, "MptForCausalLM", "MptConfig", {"vocab_size": 96, "d_model": 32, "n_layers": 2, "n_heads": 4}, tokens),
     family(KIND, "FalconForCausalLM", "FalconConfig", {**TEXT, **SPECIAL}, tokens),
     family(
@@ -139,7 +155,6 @@ FAMILIES = [
             "max_position_embeddings": 32,
         },
         tokens,
-        quick=True,
     ),
     family(KIND, "CTRLLMHeadModel", "CTRLConfig", {**GPT2, "dff": 48}, tokens),
     family(KIND, "BioGptForCausalLM", "BioGptConfig", {**TEXT, "intermediate_size": 48}, tokens),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.zoo.hugging import TEXT, Config, family, tokens
+from tests.zoo.hugging import BF16, FP16, TEXT, Config, family, tokens
 
 MOE, STATE = "moe", "state space"
 LLAMA: Config = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -47,38 +47,97 @@ NEXT: Config = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
 }
-BF16 = {"note": "bf16", "dtype": "bfloat16"}
-FP16 = {"note": "fp16", "dtype": "float16"}
 
 FAMILIES = [
     family(MOE, "MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4}, tokens),
-    family(MOE, "MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4}, tokens, **BF16, quick=True),
+    family(
+        MOE, "MixtralForCausalLM", "MixtralConfig", {**LLAMA, "num_local_experts": 4}, tokens, dtype=BF16, quick=True
+    ),
     family(MOE, "Qwen2MoeForCausalLM", "Qwen2MoeConfig", {**QWEN, "shared_expert_intermediate_size": 16}, tokens),
     family(MOE, "Qwen3MoeForCausalLM", "Qwen3MoeConfig", QWEN, tokens),
     family(MOE, "Qwen3NextForCausalLM", "Qwen3NextConfig", NEXT, tokens),
-    family(MOE, "Qwen3NextForCausalLM", "Qwen3NextConfig", NEXT, tokens, **BF16),
-    family(MOE, "DeepseekV2ForCausalLM", "DeepseekV2Config", {**DEEPSEEK, "topk_method": "group_limited_greedy"}, tokens),
+    family(MOE, "Qwen3NextForCausalLM", "Qwen3NextConfig", NEXT, tokens, dtype=BF16),
+    family(
+        MOE, "DeepseekV2ForCausalLM", "DeepseekV2Config", {**DEEPSEEK, "topk_method": "group_limited_greedy"}, tokens
+    ),
     family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens),
-    family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens, **BF16, quick=True),
+    family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens, dtype=BF16, quick=True),
     family(MOE, "GptOssForCausalLM", "GptOssConfig", OSS, tokens),
-    family(MOE, "GptOssForCausalLM", "GptOssConfig", OSS, tokens, **FP16, quick=True),
+    family(MOE, "GptOssForCausalLM", "GptOssConfig", OSS, tokens, dtype=FP16, quick=True),
     family(MOE, "OlmoeForCausalLM", "OlmoeConfig", {**LLAMA, "num_experts": 4, "num_experts_per_tok": 2}, tokens),
     family(MOE, "Glm4MoeForCausalLM", "Glm4MoeConfig", {**DEEPSEEK, "head_dim": 8}, tokens),
-    family(MOE, "GraniteMoeForCausalLM", "GraniteMoeConfig", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, tokens),
+    family(
+        MOE,
+        "GraniteMoeForCausalLM",
+        "GraniteMoeConfig",
+        {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+        tokens,
+    ),
     family(MOE, "PhimoeForCausalLM", "PhimoeConfig", {**LLAMA, "num_local_experts": 4}, tokens),
     family(STATE, "MambaForCausalLM", "MambaConfig", MAMBA, tokens, note="tied"),
-    family(STATE, "MambaForCausalLM", "MambaConfig", MAMBA, tokens, note="bf16, tied", dtype="bfloat16"),
+    family(STATE, "MambaForCausalLM", "MambaConfig", MAMBA, tokens, note="tied", dtype=BF16),
     family(STATE, "Mamba2ForCausalLM", "Mamba2Config", MAMBA2, tokens),
-    family(STATE, "Mamba2ForCausalLM", "Mamba2Config", MAMBA2, tokens, **BF16),
+    family(STATE, "Mamba2ForCausalLM", "Mamba2Config", MAMBA2, tokens, dtype=BF16),
     family(STATE, "FalconMambaForCausalLM", "FalconMambaConfig", MAMBA, tokens, quick=True),
     family(STATE, "JambaForCausalLM", "JambaConfig", JAMBA, tokens),
-    family(STATE, "JambaForCausalLM", "JambaConfig", JAMBA, tokens, **BF16),
-    family(STATE, "BambaForCausalLM", "BambaConfig", {**LLAMA, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8, "attn_layer_indices": [1]}, tokens),
-    family(STATE, "Zamba2ForCausalLM", "Zamba2Config", {
-        **LLAMA, "mamba_d_state": 8, "mamba_headdim": 8, "n_mamba_heads": 8, "chunk_size": 8, "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "hybrid"], "use_mem_eff_path": False, "num_mem_blocks": 1, "adapter_rank": 4, "use_shared_attention_adapter": False,
-    }, tokens),
-    family(STATE, "RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", {**TEXT, "intermediate_size": 48, "lru_width": 32, "attention_window_size": 8, "num_key_value_heads": 1, "block_types": ["recurrent", "attention"]}, tokens),
+    family(STATE, "JambaForCausalLM", "JambaConfig", JAMBA, tokens, dtype=BF16),
+    family(
+        STATE,
+        "BambaForCausalLM",
+        "BambaConfig",
+        {
+            **LLAMA,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 8,
+            "mamba_d_state": 8,
+            "mamba_chunk_size": 8,
+            "attn_layer_indices": [1],
+        },
+        tokens,
+    ),
+    family(
+        STATE,
+        "Zamba2ForCausalLM",
+        "Zamba2Config",
+        {
+            **LLAMA,
+            "mamba_d_state": 8,
+            "mamba_headdim": 8,
+            "n_mamba_heads": 8,
+            "chunk_size": 8,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "hybrid", "hybrid"],
+            "use_mem_eff_path": False,
+            "num_mem_blocks": 1,
+            "adapter_rank": 4,
+            "use_shared_attention_adapter": False,
+        },
+        tokens,
+    ),
+    family(
+        STATE,
+        "RecurrentGemmaForCausalLM",
+        "RecurrentGemmaConfig",
+        {
+            **TEXT,
+            "intermediate_size": 48,
+            "lru_width": 32,
+            "attention_window_size": 8,
+            "num_key_value_heads": 1,
+            "block_types": ["recurrent", "attention"],
+        },
+        tokens,
+    ),
     family(STATE, "RwkvForCausalLM", "RwkvConfig", {**RWKV, "rescale_every": 0}, tokens),
-    family(STATE, "RwkvForCausalLM", "RwkvConfig", {**RWKV, "rescale_every": 1}, tokens, note="halved while it serves", lends=False),
-    family(STATE, "RwkvForCausalLM", "RwkvConfig", RWKV, tokens, **FP16),
+    family(
+        STATE,
+        "RwkvForCausalLM",
+        "RwkvConfig",
+        {**RWKV, "rescale_every": 1},
+        tokens,
+        note="halved while it serves",
+        lends=False,
+        quick=True,
+    ),
+    family(STATE, "RwkvForCausalLM", "RwkvConfig", RWKV, tokens, dtype=FP16),
 ]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.zoo.family import Family
-from tests.zoo.hugging import TEXT, Config, family, tokens
+from tests.zoo.hugging import BF16, TEXT, Config, family, tokens
 
 KIND = "quantised"
 LLAMA: Config = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -23,7 +23,7 @@ Stored = dict[str, torch.Tensor]
 Rewrite = Callable[[str, torch.Tensor], Mapping[str, torch.Tensor]]
 
 
-def rewritten(method: str, rewrite: Rewrite, **values: object) -> Callable[[Path], None]:
+def rewritten(method: str, rewrite: Rewrite, settings: Config) -> Callable[[Path], None]:
     """Puts what ``rewrite`` makes of each matrix of the layers into the checkpoint, and the method into its config."""
 
     def after(directory: Path) -> None:
@@ -33,8 +33,8 @@ def rewritten(method: str, rewrite: Rewrite, **values: object) -> Callable[[Path
             matrix = ".layers." in name and tensor.ndim > 1 and name.endswith(("_proj.weight", "_proj"))
             stored.update(rewrite(name, tensor) if matrix else {name: tensor})
         save_file({name: tensor.contiguous() for name, tensor in stored.items()}, file, metadata={"format": "pt"})
-        settings = {**json.loads(config.read_text()), "quantization_config": {"quant_method": method, **values}}
-        config.write_text(json.dumps(settings))
+        quantised = {"quantization_config": {"quant_method": method, **settings}}
+        config.write_text(json.dumps({**json.loads(config.read_text()), **quantised}))
 
     return after
 
@@ -78,7 +78,7 @@ def unchanged(name: str, weight: torch.Tensor) -> Stored:
     return {name: weight}
 
 
-def refused(method: str, words: str, rewrite: Rewrite = unchanged, **values: object) -> Family:
+def refused(method: str, settings: Config) -> Family:
     """A Llama whose checkpoint says that it is quantised like that."""
     return family(
         KIND,
@@ -88,14 +88,16 @@ def refused(method: str, words: str, rewrite: Rewrite = unchanged, **values: obj
         tokens,
         note=method,
         loads=False,
-        refused=f"is quantised ({method}): {words}",
-        after=rewritten(method, rewrite, **values),
+        refused=f"is quantised ({method}): what transformers makes of such weights is not only plain tensors",
+        after=rewritten(method, unchanged, settings),
     )
 
 
-def llama(note: str, method: str, rewrite: Rewrite, *, quick: bool = False, needs: str = "", **values: object) -> Family:
+def llama(
+    note: str, method: str, rewrite: Rewrite, settings: Config, *, quick: bool = False, needs: str = ""
+) -> Family:
     """A quantised Llama; one that needs a package which is not here must be refused in those words."""
-    missing = f"No module named '{needs}'" if needs and find_spec(needs) is None else ""
+    missing = f"is required for {method} quantization" if needs and find_spec(needs) is None else ""
     return family(
         KIND,
         "LlamaForCausalLM",
@@ -103,35 +105,34 @@ def llama(note: str, method: str, rewrite: Rewrite, *, quick: bool = False, need
         LLAMA,
         tokens,
         note=note,
-        dtype="bfloat16",
+        dtype=BF16,
         quick=quick,
         loads=not missing,
         refused=missing,
-        after=rewritten(method, rewrite, **values),
+        after=rewritten(method, rewrite, settings),
     )
 
 
-CHANNELS = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
-INT8: dict[str, object] = {
+HEAD: Config = {"modules_to_not_convert": ["lm_head"]}
+BLOCKS: Config = {**HEAD, "weight_block_size": [BLOCK, BLOCK], "activation_scheme": "dynamic"}
+EXPERTS: Config = {
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+}
+UNPACKED: Config = {**HEAD, "linear_class": "autobitlinear", "quantization_mode": "offline"}
+CHANNELS: Config = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+INT8: Config = {
     "format": "int-quantized",
     "quantization_status": "compressed",
     "ignore": ["lm_head"],
     "config_groups": {"all": {"targets": ["Linear"], "weights": CHANNELS}},
+    "dequantize": True,
 }
-NOT_ONLY = "what transformers makes of such weights is not only plain tensors"
-HEAD = ["lm_head"]
-EXPERTS_ONLY = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
 
 FAMILIES = [
-    llama(
-        "fp8 in blocks, dequantised",
-        "fp8",
-        fp8,
-        quick=True,
-        weight_block_size=[BLOCK, BLOCK],
-        activation_scheme="dynamic",
-        modules_to_not_convert=HEAD,
-    ),
+    llama("fp8 in blocks, dequantised", "fp8", fp8, BLOCKS, quick=True),
+    llama("bitnet", "bitnet", ternary, HEAD, quick=True),
+    llama("bitnet, unpacked on loading", "bitnet", ternary, UNPACKED),
+    llama("int8, dequantised", "compressed-tensors", int8, INT8, needs="compressed_tensors"),
     family(
         KIND,
         "GptOssForCausalLM",
@@ -139,29 +140,12 @@ FAMILIES = [
         OSS,
         tokens,
         note="mxfp4, dequantised",
-        dtype="bfloat16",
-        after=rewritten("mxfp4", mxfp4, modules_to_not_convert=EXPERTS_ONLY),
+        dtype=BF16,
+        after=rewritten("mxfp4", mxfp4, EXPERTS),
     ),
-    llama("bitnet", "bitnet", ternary, quick=True, modules_to_not_convert=HEAD),
-    llama(
-        "bitnet, unpacked on loading",
-        "bitnet",
-        ternary,
-        modules_to_not_convert=HEAD,
-        linear_class="autobitlinear",
-        quantization_mode="offline",
-    ),
-    llama(
-        "compressed-tensors int8, dequantised",
-        "compressed-tensors",
-        int8,
-        needs="compressed_tensors",
-        dequantize=True,
-        **INT8,
-    ),
-    refused("gptq", NOT_ONLY, bits=4),
-    refused("awq", NOT_ONLY, bits=4),
-    refused("bitsandbytes", NOT_ONLY, load_in_4bit=True),
-    refused("torchao", NOT_ONLY, quant_type={"default": {}}),
-    refused("a-method-of-tomorrow", NOT_ONLY),
+    refused("gptq", {"bits": 4}),
+    refused("awq", {"bits": 4}),
+    refused("bitsandbytes", {"load_in_4bit": True}),
+    refused("torchao", {"quant_type": {"default": {}}}),
+    refused("a-method-of-tomorrow", {}),
 ]

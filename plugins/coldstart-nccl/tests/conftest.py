@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("coldstart.testing.late_writes", "coldstart.testing.transport_contract")
+pytest.register_assert_rewrite(
+    "coldstart.testing.connecting_contract", "coldstart.testing.late_writes", "coldstart.testing.transport_contract"
+)
 
 HERE = Path(__file__).parent.parent
 

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
 import anyio.to_thread
 import msgspec
 import pytest
 from coldstart_nccl import GLOO, listener, wire
+from coldstart_nccl.communicator import RECEIVER
+from coldstart_nccl.gloo import GlooBackend
 from coldstart_nccl.transport import CollectiveTransport
 from coldstart_nccl.wire import Answer, Ticket, Word
 
@@ -37,10 +40,16 @@ async def still_lends(source: CollectiveTransport) -> None:
     assert target.storages == held.storages
 
 
-def answered(ticket: Ticket, *frames: bytes) -> bytes:
-    """All that the source has to say to ``frames``, until it closes."""
+def answered(ticket: Ticket, hello: bytes, frames: bytes = b"", *, paired: bool = False) -> bytes:
+    """All that the source has to say to ``hello`` and ``frames``, until it closes; in between, build the pair."""
     with connected(ticket) as sock:
-        sock.sendall(b"".join(frames))
+        sock.sendall(hello)
+        if paired:
+            answer = wire.read_answer(sock, 5)
+            pair = GlooBackend().connect(RECEIVER, answer.invitation, "cpu", largest=1, ctas=0)
+            while not pair.ready():
+                time.sleep(0.001)
+        sock.sendall(frames)
         sock.shutdown(socket.SHUT_WR)
         data = b""
         with_more = True
@@ -51,6 +60,9 @@ def answered(ticket: Ticket, *frames: bytes) -> bytes:
                 break
             data, with_more = data + more, bool(more)
         return data
+
+
+ASK = bytes([Word.ASK])
 
 
 def batch(count: int, more: bool, *spans: tuple[int, int]) -> bytes:
@@ -72,14 +84,17 @@ REQUESTS = {
 async def test_a_request_out_of_bounds_is_refused(frames: bytes) -> None:
     source = GLOO.open(SETTINGS)
     ticket = wire.decode_ticket(await source.offer(grant("t"), BytesMemory(LAYOUT, seed=1)))
-    said = await anyio.to_thread.run_sync(answered, ticket, wire.hello(ticket), frames)
+    said = await anyio.to_thread.run_sync(partial(answered, ticket, wire.hello(ticket), ASK + frames, paired=True))
     assert said in (bytes([Word.BAD_REQUEST]), b""), "reset, where it was not read to its end"
     await eventually(lambda: not source.reading("t"))
     await still_lends(source)
     await source.aclose()
 
 
-@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n" * 4, b"CSN1", b"\x00" * 36, b"CSN1" + b"x" * 32])
+STRANGE = [b"", b"GET / HTTP/1.1\r\n\r\n" * 4, wire._MAGIC, b"\x00" * 36, wire._MAGIC + b"x" * 32]
+
+
+@pytest.mark.parametrize("words", STRANGE)
 async def test_a_stranger_gets_nothing(words: bytes) -> None:
     source = GLOO.open(SETTINGS)
     ticket = wire.decode_ticket(await source.offer(grant("t"), BytesMemory(LAYOUT, seed=1)))
@@ -112,10 +127,10 @@ async def test_many_silent_strangers_do_not_keep_a_joiner_out() -> None:
 
 
 async def test_a_joiner_that_says_nothing_more_is_left() -> None:
-    """After its secret, after its request, and where it never comes to the pair: each ends by the stall clock."""
+    """Where it never comes to the pair, and in the middle of its request: each ends by the stall clock."""
     source = GLOO.open(SETTINGS)
     ticket = wire.decode_ticket(await source.offer(grant("t"), BytesMemory(LAYOUT, seed=1)))
-    for frames in (wire.hello(ticket), wire.hello(ticket) + batch(1, False, (0, 100))):
+    for frames in (wire.hello(ticket), wire.hello(ticket) + ASK + batch(1, False, (0, 100))[:-1]):
         with connected(ticket) as sock:
             sock.sendall(frames)
             await eventually(lambda: source.reading("t"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from coldstart_nccl import GLOO
-from coldstart_nccl.schedule import Places, cut, fits, largest
+from coldstart_nccl.schedule import Places, cut, fits
 
 from coldstart.layout import Layout, Span, merged
 from coldstart.ports import Region, TransportSettings
@@ -86,5 +86,3 @@ class TestMessages:
         assert fits([Span(0, 1024)], layout)
         assert not fits([Span(0, 1025)], layout)
         assert not fits([Span(5, 0)], layout)
-        assert largest([Span(0, 10), Span(20, 700)], 256) == 256
-        assert largest([Span(0, 10), Span(20, 30)], 256) == 30

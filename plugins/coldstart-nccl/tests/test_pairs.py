@@ -25,9 +25,9 @@ from coldstart_nccl.transport import CollectiveTransport
 
 from coldstart.errors import TransportError
 from coldstart.ports import Transport, TransportSettings
+from coldstart.testing.connecting_contract import ConnectingContract
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transfers import payload, whole
-from coldstart.testing.transport_contract import TransportContract
 
 SUCCESS, IN_PROGRESS, INTERNAL = 0, 7, 3
 BUSY_POLLS = 2
@@ -199,7 +199,7 @@ class OnTheHost(NcclBackend):
 
 
 @pytest.mark.usefixtures("library")
-class TestTheContract(TransportContract):
+class TestTheContract(ConnectingContract):
     def open_source(self, settings: TransportSettings) -> Transport:
         return CollectiveTransport(OnTheHost(), GLOO.open(settings).traits, settings)
 
@@ -214,9 +214,11 @@ def pairs(library: Library, largest: int, ctas: int = 0) -> tuple[NcclPair, Nccl
     return sender, NcclPair(library, RECEIVER, invitation, device, largest, ctas)
 
 
-def until_ready(pair: NcclPair) -> None:
+def until_ready(*both: NcclPair) -> None:
+    """Neither can be, before the other one has come as far."""
     for _ in range(100):
-        if pair.ready():
+        waiting = [pair for pair in both if not pair.ready()]
+        if not waiting:
             return
     raise AssertionError("never ready")
 
@@ -230,46 +232,46 @@ def test_buckets_hold_what_lies_in_many_pieces(library: Library, size: int) -> N
     held, target = BytesMemory(LAYOUT, seed=1), BytesMemory(LAYOUT, fill=0xAA)
     sender, receiver = pairs(library, size)
     for count, (out, home) in enumerate(zip(messages(held, size), messages(target, size), strict=True), 1):
-        until_ready(sender), until_ready(receiver)
+        until_ready(sender, receiver)
         sender.send(out)
         assert not sender.ready(), "ready with a message on its way"
         receiver.receive(home)
-        until_ready(sender), until_ready(receiver)
+        until_ready(sender, receiver)
         assert (sender.done(), receiver.done()) == (count, count)
     assert payload(target, LAYOUT) == payload(held, LAYOUT)
 
 
 def test_both_sides_close_a_pair_that_went_well(library: Library) -> None:
     both = pairs(library, 10)
-    for pair in both:
-        until_ready(pair)
+    until_ready(*both)
     threads = [threading.Thread(target=pair.close) for pair in both]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert [side.calls for side in library.sides] == [["initialize", "finalize", "destroy"]] * 2
+    ends = ["finalize", "destroy"]
+    assert [side.calls for side in library.sides] == [["initialize", word, *ends] for word in ("send", "recv")]
     assert library.streams == 0
 
 
 def test_a_pair_whose_peer_has_died_is_closed_all_the_same(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "_CLOSE_SECONDS", 0.1)
     sender, receiver = pairs(library, 10)
-    until_ready(sender), until_ready(receiver)
+    until_ready(sender, receiver)
     sender.close()
-    assert library.sides[0].calls == ["initialize", "finalize", "abort"]
+    assert library.sides[0].calls == ["initialize", "send", "finalize", "abort"]
     assert library.streams == 2, "the other side's"
 
 
 def test_after_an_error_there_is_only_abort(library: Library) -> None:
     sender, receiver = pairs(library, 10)
-    until_ready(sender), until_ready(receiver)
+    until_ready(sender, receiver)
     library.sides[0].state = INTERNAL
     with pytest.raises(TransportError, match="error 3") as caught:
         sender.ready()
     assert caught.value.reason == "closed"
     sender.abort()
-    assert library.sides[0].calls == ["initialize", "abort"]
+    assert library.sides[0].calls == ["initialize", "send", "abort"]
     assert not hush.spoilt("cpu")
 
 

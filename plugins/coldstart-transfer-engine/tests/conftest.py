@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from coldstart_transfer_engine import library
 
-pytest.register_assert_rewrite("coldstart.testing.late_writes", "coldstart.testing.transport_contract")
+pytest.register_assert_rewrite(
+    "coldstart.testing.connecting_contract", "coldstart.testing.late_writes", "coldstart.testing.transport_contract"
+)
 
 HERE = Path(__file__).parent.parent
 WITHOUT_LIBRARY = {"test_places.py", "test_reads.py", "test_surroundings.py"}

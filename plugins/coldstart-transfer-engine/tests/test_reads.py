@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 from coldstart_transfer_engine import library, reads
 from coldstart_transfer_engine.places import Move
-from coldstart_transfer_engine.reads import LARGEST_STEP, MIB, SMALLEST_STEP, Reads, Sizes, Step
+from coldstart_transfer_engine.reads import LARGEST_STEP, LAST_STEP, MIB, SMALLEST_STEP, Reads, Sizes, Step
 
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 
 PENDING, TIMED_OUT = 0, -2
+MUCH = 1 << 40
 
 
 class Scripted:
@@ -134,6 +135,11 @@ def test_reads_that_never_end_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_steps_take_a_tenth_of_a_second(rate: float, learn: Callable[[Sizes], object], size: int) -> None:
-    sizes = Sizes()
+    sizes = Sizes("tcp")
     learn(sizes)
-    assert sizes.next(rate) == size
+    assert sizes.next(rate, MUCH) == size
+
+
+@pytest.mark.parametrize(("left", "size"), [(MUCH, LARGEST_STEP), (800 * MIB, 200 * MIB), (3 * MIB, LAST_STEP)])
+def test_over_nvlink_steps_begin_large_and_end_small(left: int, size: int) -> None:
+    assert Sizes("nvlink").next(0.0, left) == size

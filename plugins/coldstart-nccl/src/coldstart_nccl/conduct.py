@@ -62,7 +62,7 @@ def move(
     """
     rest = iter(messages)
     posted: deque[Span] = deque()
-    counted = 0
+    counted = pair.done()  # of earlier pulls
     upcoming: Message | None = None
     at = 0.0
     patience = _Patience()

@@ -8,6 +8,7 @@ it notices none of these. One thread looks; any thread may stop it.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
@@ -16,6 +17,10 @@ from contextlib import suppress
 from coldstart.errors import TransportError
 from coldstart_nccl import wire
 from coldstart_nccl.wire import Word
+
+
+class _Gone(TransportError):
+    """The peer has closed the connection without a word."""
 
 
 class Control:
@@ -35,6 +40,8 @@ class Control:
         self._moved = time.monotonic()
         self.peer_done = False
         """The peer has said that it has everything."""
+        self._peer_asks = False
+        """The peer has begun a request."""
 
     def stop(self, error: TransportError, word: Word = Word.FAILED) -> None:
         """End the conversation soon and tell the peer why. Any thread; the first error counts."""
@@ -71,10 +78,52 @@ class Control:
             time.sleep(max(seconds, 0.0))  # shorter than poll can wait, and select fails above 1,024 descriptors
         if self._stopped is not None:
             raise self._stopped
-        if not self.peer_done:  # it may close now, and has nothing more to say
+        if not (self.peer_done or self._peer_asks):  # what comes then is for others to read
             self._hear()
         if time.monotonic() - self._moved > self._stall_seconds:
             raise TransportError(f"{self._peer} moved nothing for {self._stall_seconds:g} s", reason="timeout")
+
+    def idle(self, wake: int) -> None:
+        """Wait for a word of the peer, for our own end, or for a number written to the event descriptor ``wake``.
+
+        Raises:
+            TransportError: the conversation has ended, for the reason that it gives.
+        """
+        poll = select.poll()
+        for descriptor in (self.sock.fileno(), wake):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        with suppress(BlockingIOError):
+            os.eventfd_read(wake)
+        if self._stopped is not None:
+            raise self._stopped
+        self._hear()
+        self.moved()
+
+    def asked(self, deadline: float) -> bool:
+        """Wait until the peer makes a request; false where it has gone instead, as is its right between two.
+
+        Args:
+            deadline: monotonic seconds at which the grant is over.
+
+        Raises:
+            TransportError: our own end, or the grant's.
+        """
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        while not self._peer_asks:
+            found = poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)
+            if self._stopped is not None:
+                raise self._stopped
+            if not found:
+                raise TransportError(f"{self._peer} asked for nothing before the end of its grant", reason="revoked")
+            try:
+                self._hear()
+            except _Gone:
+                return False
+        self._peer_asks = self.peer_done = False
+        self.moved()
+        return True
 
     def explained(self, error: Exception) -> Exception:
         """What an error of the socket means; our own end comes before all that follows from it."""
@@ -96,11 +145,14 @@ class Control:
         except BlockingIOError:  # nothing: a socket with a timeout is non-blocking
             return
         except OSError as error:
-            raise TransportError(f"{self._peer} is gone: {error.strerror or error}", reason="closed") from error
+            raise _Gone(f"{self._peer} is gone: {error.strerror or error}", reason="closed") from error
         if not said:
-            raise TransportError(f"{self._peer} has closed the connection", reason="closed")
+            raise _Gone(f"{self._peer} has closed the connection", reason="closed")
         if said[0] == Word.DONE:
             self.peer_done = True
+            return
+        if said[0] == Word.ASK:
+            self._peer_asks = True
             return
         raise self.refusal(said[0])
 

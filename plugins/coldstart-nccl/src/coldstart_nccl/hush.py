@@ -61,7 +61,7 @@ class Hush:
             self._timer.daemon = True
             self._timer.start()
 
-    def reached(self) -> None:
+    def reached(self, *, tell: bool = True) -> None:
         """Nothing touches the memory any more."""
         with self._lock:
             if self.quiet:
@@ -69,7 +69,8 @@ class Hush:
             self.quiet = True
             if self._timer is not None:
                 self._timer.cancel()
-        self._changed()
+        if tell:
+            self._changed()
 
     def _hangs(self) -> None:
         with self._lock:

@@ -25,7 +25,7 @@ from coldstart_nccl.control import Control
 from coldstart_nccl.hush import Hush
 from coldstart_nccl.listener import Listener
 from coldstart_nccl.pacing import Pace
-from coldstart_nccl.schedule import Places, cut, fits, largest
+from coldstart_nccl.schedule import Places, cut, fits
 from coldstart_nccl.wire import Answer, Ticket, Word
 
 MAX_PAIRS: Final = 2
@@ -33,6 +33,10 @@ MAX_PAIRS: Final = 2
 HELLO_SECONDS: Final = 2.0
 
 _log = logging.getLogger(__name__)
+
+
+class _Outside(TransportError):
+    """The joiner has asked for what is not there."""
 
 
 class _Lent:
@@ -195,22 +199,19 @@ class Lender:
     # ------------------------------------------------------------------- one conversation
 
     def _talk(self, lent: _Lent, control: Control, calm: Hush) -> Communicator | None:
-        """Serve one pull; the pair it went over if that is to be closed, None if it was aborted."""
+        """Serve pull after pull; the pair they went over if that is to be closed, None if it was aborted."""
         pair: Communicator | None = None
         try:
-            spans = wire.read_request(control.sock, self._settings.io_seconds)
-            if spans is None or not fits(spans, lent.memory.layout):
-                wire.send(control.sock, [Answer(Word.BAD_REQUEST).encode()], HELLO_SECONDS)
-                return None
             places = Places.of(lent.memory)
             answer = self._answer(lent.memory.device, places.scattered)
             wire.send(control.sock, [answer.encode()], self._settings.io_seconds)
-            size = largest(spans, answer.message_bytes)
+            size = min(answer.message_bytes, lent.memory.layout.nbytes)
             pair = self._backend.connect(
                 SENDER, answer.invitation, lent.memory.device, largest=size, ctas=answer.ctas
             )
-            messages = (places.message(span) for span in cut(spans, answer.message_bytes))
-            self._send(lent, control, pair, messages)
+            conduct.set_up(pair, control)
+            while control.asked(lent.deadline):
+                self._send(lent, control, pair, places, answer.message_bytes)
         except Exception as error:
             failure = control.explained(error)
             _log.log(
@@ -220,7 +221,8 @@ class Lender:
                 lent.ticket.transfer,
                 failure,
             )
-            control.tell(Word.FAILED if lent.open else Word.REVOKED)
+            outside = Word.BAD_REQUEST if isinstance(failure, _Outside) else Word.FAILED
+            control.tell(outside if lent.open else Word.REVOKED)
             control.end()
             if pair is not None:
                 calm.expect()
@@ -230,17 +232,24 @@ class Lender:
 
     def _answer(self, device: str, scattered: bool) -> Answer:
         hush.check(device)
-        self._backend.settle(device)  # the weights may have been written on any stream
         message_bytes = self._pace.message_bytes(self._backend.message_bytes(scattered))
         return Answer(Word.OK, message_bytes, self._pace.ctas(self._ctas), self._backend.invitation())
 
-    def _send(self, lent: _Lent, control: Control, pair: Communicator, messages: Iterator[Message]) -> None:
+    def _send(
+        self, lent: _Lent, control: Control, pair: Communicator, places: Places, message_bytes: int
+    ) -> None:
+        """Serve one pull."""
+        spans = wire.read_request(control.sock, self._settings.io_seconds)
+        if spans is None or not fits(spans, lent.memory.layout):
+            raise _Outside("the joiner asked for bytes outside the layout", reason="protocol")
+        self._backend.settle(lent.memory.device)  # the weights may have been written on any stream
+        messages: Iterator[Message] = (places.message(span) for span in cut(spans, message_bytes))
+
         def may_go(count: int, now: float) -> float:
             if not lent.open:
                 raise _ended(self._backend.name)
             return self._pace.reserve(count, now)
 
-        conduct.set_up(pair, control)
         conduct.move(pair, control, messages, pair.send, may_go=may_go)
         conduct.wait_for_peer(control)
 

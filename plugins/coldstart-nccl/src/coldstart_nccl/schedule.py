@@ -52,11 +52,6 @@ def cut(spans: Iterable[Span], size: int) -> Iterator[Span]:
             yield Span(offset, min(size, span.end - offset))
 
 
-def largest(spans: Iterable[Span], size: int) -> int:
-    """Bytes of the largest message of :func:`cut`."""
-    return min(max(span.length for span in spans), size)
-
-
 def fits(spans: Sequence[Span], layout: Layout) -> bool:
     """Whether all spans hold bytes and are inside the stream."""
     return all(span.length > 0 and span.end <= layout.nbytes for span in spans)

@@ -1,15 +1,16 @@
 """Both sides as coldstart sees them: where threads meet the event loop.
 
-Decides that a cancelled pull returns when its target is quiet, and that a library which hangs is
-left behind: then this transport says that it is not abortable any more, so that the target is
-quarantined. It must not know any library (``communicator.py``) nor how bytes move (``conduct.py``).
+Decides which connection serves a pull (one that was made for its ticket before, or one of its own), that a cancelled
+pull returns when its target is quiet, and that a library which hangs is left behind: then this transport says that
+it is not abortable any more, so that the target is quarantined. It must not know any library (``communicator.py``)
+nor how bytes move (``conduct.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +23,7 @@ from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Memory, Traits, TransportSettings
 from coldstart_nccl import hush, wire
 from coldstart_nccl.communicator import Backend
-from coldstart_nccl.joiner import Pull
+from coldstart_nccl.connection import Connection, Pull
 from coldstart_nccl.lender import Lender, closed
 
 CLOSE_SECONDS: Final = 5.0
@@ -41,8 +42,9 @@ class CollectiveTransport:
     def __init__(self, backend: Backend, traits: Traits, settings: TransportSettings, ctas: int = 0) -> None:
         self._backend, self._traits, self._settings = backend, traits, settings
         self._lender = Lender(backend, settings, ctas)
-        self._pulls: set[Pull] = set()
-        self._threads: set[threading.Thread] = set()
+        self._made: dict[bytes, Connection] = {}
+        """Beforehand, by ticket."""
+        self._connections: set[Connection] = set()
         self._closed = False
         self._warmth = _Warmth(backend, settings.device)
 
@@ -88,51 +90,77 @@ class CollectiveTransport:
         """Whether a joiner is connected for the grant."""
         return self._lender.reading(transfer)
 
+    async def connect(self, ticket: bytes, into: Memory) -> None:
+        """Build a pair with the source; see ``ports.Connecting.connect``.
+
+        A pair that is given up is taken down in the background.
+        """
+        address = self._address(ticket, into)
+        known = self._made.get(ticket)
+        if known is not None and known.suits(into):
+            return
+        await self.disconnect(ticket)
+        news = _News()
+        connection = self._begun(address, into, news.told)
+        try:
+            await news.until(lambda: connection.made or connection.over)
+        except BaseException:
+            connection.stop(TransportError("the connection was given up", reason="cancelled"))
+            raise
+        if not connection.made:
+            raise connection.error or closed(self.name)
+        self._made[ticket] = connection
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """See ``ports.Connecting.disconnect``; the pair is taken down in the background."""
+        connection = self._made.pop(ticket, None)
+        if connection is not None:
+            connection.end()
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Fetch ``spans``; see ``ports.Transport.pull``.
 
         Where the library hangs after a failure, it does not return until it is cancelled.
         """
+        address = self._address(ticket, into)
+        if not any(span.length for span in spans):
+            return
+        news = _News()
+        pull = Pull(spans, into.device, landed, news.told)
+        connection = self._made.get(ticket)
+        if connection is None or not connection.suits(into):
+            connection = self._begun(address, into, lambda: None)
+            connection.add(pull)
+            connection.end()
+        else:
+            connection.add(pull)
+        await _until(pull, connection, news)
+        if not pull.done:
+            raise connection.error or closed(self.name)
+
+    def _address(self, ticket: bytes, into: Memory) -> wire.Ticket:
         if self._closed:
             raise closed(self.name)
         self._check_kind(into)
-        address = wire.decode_ticket(ticket)
-        if not any(span.length for span in spans):
-            return
-        loop = asyncio.get_running_loop()
-        quiet, over = anyio.Event(), anyio.Event()
+        return wire.decode_ticket(ticket)
 
-        def news() -> None:
-            if pull.hush.quiet:
-                quiet.set()
-            over.set()
-
-        def changed() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(news)
-
-        pull = Pull(
-            self._backend, address, spans, into, landed, io_seconds=self._settings.io_seconds, changed=changed
+    def _begun(self, address: wire.Ticket, into: Memory, changed: Callable[[], None]) -> Connection:
+        connection = Connection(
+            self._backend, address, into, io_seconds=self._settings.io_seconds, changed=changed
         )
-        self._threads = {thread for thread in self._threads if thread.is_alive()} | {pull.thread}
-        self._pulls.add(pull)
-        try:
-            pull.thread.start()
-            await _until(pull, quiet, over)
-        finally:
-            self._pulls.discard(pull)
-        if pull.error is not None:
-            raise pull.error
+        self._connections = {each for each in self._connections if each.thread.is_alive()} | {connection}
+        connection.thread.start()
+        return connection
 
     async def aclose(self) -> None:
-        """End all pulls and grants, and wait for their threads, but not for one that hangs."""
+        """End all connections and grants, and wait for their threads, but not for one that hangs."""
         self._closed = True
-        for pull in self._pulls:
-            pull.stop(TransportError(f"{self.name} transport was closed during the pull", reason="closed"))
+        for connection in self._connections:
+            connection.stop(TransportError(f"{self.name} transport was closed during the pull", reason="closed"))
         with CancelScope(shield=True):
             await to_thread.run_sync(self._lender.close, CLOSE_SECONDS, limiter=CapacityLimiter(1))
             with anyio.move_on_after(CLOSE_SECONDS):
-                while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - they are threads
+                while any(each.thread.is_alive() for each in self._connections):  # noqa: ASYNC110 - they are threads
                     await anyio.sleep(0.005)
 
     def _check_kind(self, memory: Memory) -> None:
@@ -140,16 +168,36 @@ class CollectiveTransport:
             raise TransportError(f"{self.name} does not move {memory.device} memory", reason="unsupported")
 
 
-async def _until(pull: Pull, quiet: anyio.Event, over: anyio.Event) -> None:
+class _News:
+    """That something has changed, from any thread to the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = anyio.Event()
+
+    def told(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._renew)
+
+    def _renew(self) -> None:
+        self._event.set()
+        self._event = anyio.Event()
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        while not happened():
+            await self._event.wait()
+
+
+async def _until(pull: Pull, connection: Connection, news: _News) -> None:
     """Wait until the pull's target is quiet; when cancelled, end it, and wait for that or for its hanging."""
     try:
-        await quiet.wait()
+        await news.until(lambda: pull.hush.quiet)
     except BaseException:
-        pull.stop(TransportError("the pull was cancelled", reason="cancelled"))
+        connection.stop(TransportError("the pull was cancelled", reason="cancelled"))
         waiting = True
         while waiting:
             with CancelScope(shield=True), suppress(asyncio.CancelledError):  # asyncio may cancel any number of times
-                await over.wait()
+                await news.until(lambda: pull.hush.quiet or pull.hush.hung)
                 waiting = False
         raise
 

@@ -2,10 +2,13 @@
 
 Decides every byte of it and every bound on it. It must not know threads, grants or communicators.
 
-    joiner: HELLO secret               source: closes, if it does not know it
-    joiner: REQUEST spans, ...         source: ANSWER size of messages, cap, invitation
-    both:   build the pair, and move the messages that the spans give
-    joiner: DONE                       both release the pair; or either side: a Word that says why not
+    joiner: HELLO secret               source: ANSWER size of messages, cap, invitation; or a Word that says why not
+    both:   build the pair
+    joiner: ASK spans, ...
+    both:   move the messages that the spans give
+    joiner: DONE                       and ASK again, or it closes: then both release the pair
+
+Either side leaves with a Word that says why.
 
 Who sees the ticket can read the weights. Nothing here is encrypted.
 """
@@ -35,7 +38,7 @@ MESSAGE_BOUNDS: Final = (1 << 12, 1 << 30)
 """Bytes per message that a joiner accepts from a source."""
 MAX_CTAS: Final = 32
 
-_MAGIC: Final = b"CSN1"
+_MAGIC: Final = b"CSN2"
 _HELLO: Final = Struct("!4s16s16s")
 """Magic with version, the transfer's hashed name, the secret."""
 _BATCH: Final = Struct("!HB")
@@ -55,6 +58,7 @@ class Word(enum.IntEnum):
     REVOKED = 4
     BAD_REQUEST = 5
     FAILED = 6
+    ASK = 7
 
 
 REASONS: Final = {
@@ -116,7 +120,8 @@ def read_hello(sock: socket.socket, seconds: float) -> tuple[bytes, bytes] | Non
 
 
 def request(spans: Sequence[Span]) -> Iterator[bytes]:
-    """The frames of a request, in batches."""
+    """The frames of a request: its word, and the spans in batches."""
+    yield bytes([Word.ASK])
     for start in range(0, len(spans), _SPANS_PER_BATCH):
         batch = spans[start : start + _SPANS_PER_BATCH]
         more = start + len(batch) < len(spans)
@@ -124,7 +129,8 @@ def request(spans: Sequence[Span]) -> Iterator[bytes]:
 
 
 def read_request(sock: socket.socket, seconds: float) -> list[Span] | None:
-    """Whatever the peer asked for, or None if that is too much; the caller compares it with the layout."""
+    """Whatever the peer asks for after its word, or None if that is too much; the caller compares it with the layout.
+    """
     deadline = time.monotonic() + seconds
     spans: list[Span] = []
     more = True

@@ -184,6 +184,12 @@ class Engine:
             )
         self._registered.update(zip(addresses, lengths, strict=True))
 
+    def unregister(self, region: Region) -> None:
+        """Take back what :meth:`register` has made known; nothing of it may be in flight."""
+        with hushed(), current(region.device):
+            self._native.unregister_memory(region.address)
+        self._registered.discard((region.address, region.length))
+
     def read(self, session: str, local: int, remote: int, length: int) -> int:
         """Begin to read; returns a number to ask :meth:`status` with, or 0 if nothing was begun.
 

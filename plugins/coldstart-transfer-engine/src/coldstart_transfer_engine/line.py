@@ -19,9 +19,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import ipaddress
+import os
 import select
 import socket
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -44,6 +47,7 @@ _ANSWER: Final = Struct("!BddI")
 _NOTICE: Final = Struct("!Bd")
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
 """A machine that vanishes without a word is noticed after 9 s."""
+_LONGEST_WAIT: Final = 3600.0
 
 
 class Status(enum.IntEnum):
@@ -216,7 +220,13 @@ class Line:
 
     def wait(self, seconds: float) -> None:
         """Wait for a notice; returns early when there is one, or the end."""
-        select.select([self._sock], [], [], seconds)
+        _wait([self._sock.fileno()], seconds)
+
+    def wait_or(self, wake: int) -> None:
+        """Wait for a notice, the end, or a number written to the event descriptor ``wake``, which is taken."""
+        _wait([self._sock.fileno(), wake], max(self._until - time.monotonic(), 0.0))
+        with suppress(BlockingIOError):
+            os.eventfd_read(wake)
 
     def close(self) -> None:
         """Nothing is read any more."""
@@ -224,6 +234,14 @@ class Line:
 
     def _over(self, reason: str, what: str) -> TransportError:
         return TransportError(f"the transfer engine source at {self._name} {what}", reason=reason)
+
+
+def _wait(descriptors: Iterable[int], seconds: float) -> None:
+    """Until one of them can be read; of any number, which ``select`` cannot do."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(min(seconds, _LONGEST_WAIT) * 1000)
 
 
 def _receive(sock: socket.socket, size: int, seconds: float) -> bytes:

@@ -1,28 +1,28 @@
 """The transport: how the blocking halves meet the event loop.
 
-Decides which of a source's engines a joiner reads from, and what callers wait for: threads do all that
-blocks, and a cancelled pull returns once nothing is written for it any more. How a pull
-goes is in ``joiner.py``, who may read in ``lender.py``.
+Decides which of a source's engines a joiner reads from, and which connection serves a pull: one that was made
+for its ticket before, or one of its own. Threads do all that blocks. What callers wait for is in ``awaited.py``, how a
+pull goes in ``connection.py`` and ``joiner.py``, who may read in ``lender.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Final, TypeVar
 
-import anyio
 from anyio import CancelScope, CapacityLimiter, to_thread
 
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Link, Memory, Traits, TransportSettings
 from coldstart_transfer_engine import line
+from coldstart_transfer_engine.awaited import Awaited
+from coldstart_transfer_engine.connection import Connection
 from coldstart_transfer_engine.exports import Export, Exports, table_of
 from coldstart_transfer_engine.joiner import Pull
 from coldstart_transfer_engine.lender import Lender
@@ -32,8 +32,6 @@ from coldstart_transfer_engine.line import Ticket, Way, decode_ticket
 NAME: Final = "transfer-engine"
 QUIET_SECONDS: Final = 10.0
 """How long revoke and close wait for readers to end."""
-GIVE_UP_SECONDS: Final = 60.0
-"""A pull that the library never lets go is left after this; coldstart has given the target's memory up long before."""
 _ANSWER_SECONDS: Final = 3.0
 
 _log = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class TransferEngineTransport:
-    """Both sides; see ``ports.Transport``, ``ports.Preparing`` and ``ports.Routing``.
+    """Both sides; see ``ports.Transport``, ``ports.Preparing``, ``ports.Connecting`` and ``ports.Routing``.
 
     Args:
         host: the IPv4 address that peers reach this worker at.
@@ -57,7 +55,9 @@ class TransferEngineTransport:
         self._lock = threading.Lock()
         self._prepared: Export | None = None
         self._spare: Engine | None = None
-        self._pulls: set[Pull] = set()
+        self._made: dict[bytes, Awaited] = {}
+        """Made beforehand, by ticket."""
+        self._connections: set[Connection] = set()
         self._route = ""
         self._closed = False
         kind = settings.device.partition(":")[0]
@@ -131,6 +131,27 @@ class TransferEngineTransport:
 
     # ---------------------------------------------------------------------------------- joiner
 
+    async def connect(self, ticket: bytes, into: Memory) -> None:
+        """Reach the source and map its memory; see ``ports.Connecting.connect``."""
+        self._check_open()
+        decoded = decode_ticket(ticket)
+        way = self._way(decoded, into.device)
+        known = self._made.get(ticket)
+        if known is not None and known.connection.suits(into):
+            return
+        await self.disconnect(ticket)
+        awaited = self._begun(decoded, way, into)
+        await awaited.made()
+        if not awaited.connection.made:
+            raise awaited.connection.error or _closed()
+        self._made[ticket] = awaited
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """See ``ports.Connecting.disconnect``; the engine itself ends a little later."""
+        awaited = self._made.pop(ticket, None)
+        if awaited is not None:
+            await awaited.end()
+
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Read ``spans``; see ``ports.Transport.pull``."""
         self._check_open()
@@ -138,26 +159,38 @@ class TransferEngineTransport:
         way = self._way(decoded, into.device)
         if not spans:
             return
-        pull = Pull(
-            decoded,
-            way,
-            spans,
-            into,
-            landed,
-            opened=self._ready,
-            answer_seconds=min(self._settings.io_seconds, _ANSWER_SECONDS),
-            still_seconds=self._settings.io_seconds,
-        )
-        self._pulls.add(pull)
+        awaited = self._made.get(ticket)
+        kept = awaited is not None and awaited.connection.suits(into)
+        if awaited is None or not kept:
+            awaited = self._begun(decoded, way, into)
+        connection, still = awaited.connection, self._settings.io_seconds
+        pull = Pull(way.session, spans, into, landed, still_seconds=still, cut=connection.cut)
+        connection.add(pull)
         try:
-            await _finish(pull)
+            await awaited.pulled(pull)
         finally:
             self._route = pull.route or self._route
-            self._pulls.discard(pull)
-        if pull.error is not None:
-            raise pull.error
         if not pull.done:
-            raise _closed()
+            raise connection.error or _closed()
+        if not kept:
+            await awaited.end()
+
+    def _begun(self, ticket: Ticket, way: Way, into: Memory) -> Awaited:
+        def make(told: Callable[[], None]) -> Connection:
+            return Connection(
+                ticket,
+                way,
+                into,
+                opened=self._ready,
+                answer_seconds=min(self._settings.io_seconds, _ANSWER_SECONDS),
+                still_seconds=self._settings.io_seconds,
+                told=told,
+            )
+
+        self._connections = {each for each in self._connections if not each.ended}
+        awaited = Awaited(make)
+        self._connections.add(awaited.connection)
+        return awaited
 
     def _way(self, ticket: Ticket, device: str) -> Way:
         """The best engine of the source that we can read from."""
@@ -188,18 +221,18 @@ class TransferEngineTransport:
     # ------------------------------------------------------------------------------------- end
 
     async def aclose(self) -> None:
-        """End all pulls and all grants, then the engines."""
+        """End all connections and all grants, then the engines."""
         self._closed = True
-        pulls = list(self._pulls)
-        for pull in pulls:
-            pull.stop(_closed())
+        connections = list(self._connections)
+        for connection in connections:
+            connection.stop(_closed())
         with CancelScope(shield=True):
-            await _in_thread(lambda: self._close(pulls))
+            await _in_thread(lambda: self._close(connections))
 
-    def _close(self, pulls: Sequence[Pull]) -> None:
+    def _close(self, connections: Sequence[Connection]) -> None:
         deadline = time.monotonic() + QUIET_SECONDS
-        for pull in pulls:
-            if not pull.join(max(deadline - time.monotonic(), 0.0)):
+        for connection in connections:
+            if not connection.join(max(deadline - time.monotonic(), 0.0)):
                 _log.error("transfer engine: a pull does not end; its memory and its engine are left to it")
         self._lender.close(QUIET_SECONDS)
         with self._lock:
@@ -213,28 +246,6 @@ class TransferEngineTransport:
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
-
-
-async def _finish(pull: Pull) -> None:
-    """Run ``pull`` until it writes no more, also for callers that are cancelled, by a scope or by asyncio."""
-    loop, ended = asyncio.get_running_loop(), anyio.Event()
-
-    def tell() -> None:
-        with suppress(RuntimeError):  # the loop may be gone before a pull that was left
-            loop.call_soon_threadsafe(ended.set)
-
-    async def wait() -> None:
-        try:
-            await ended.wait()
-        finally:
-            pull.stop()
-            if pull.touching:
-                with anyio.move_on_after(GIVE_UP_SECONDS, shield=True):
-                    await ended.wait()
-
-    pull.start(tell)
-    async with anyio.create_task_group() as tasks:  # a task of its own, which no native cancellation tears out
-        tasks.start_soon(wait)
 
 
 async def _in_thread(call: Callable[[], _T]) -> _T:

@@ -8,16 +8,20 @@ or byte for byte like those of any other model (``skeleton.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.quantizers import auto
+from transformers.quantizers.base import HfQuantizer
 
 from coldstart.errors import SkeletonError
 
-if TYPE_CHECKING:
-    from transformers.quantizers import HfQuantizer
+# Typed here, because transformers leaves it untyped: config, arguments' config, devices, weights only, user agent.
+_Opened = tuple[HfQuantizer, PreTrainedConfig, object]
+_quantizer_of: Callable[[PreTrainedConfig, None, None, bool, dict[str, str]], _Opened] = auto.get_hf_quantizer
 
 PLAIN = frozenset({"bitnet", "fp8", "mxfp8"})
 """Methods whose modules hold nothing but plain tensors, as stored."""
@@ -64,20 +68,18 @@ class Quantisation:
             model=model, dtype=cast(torch.dtype, dtype), device_map=None, checkpoint_files=None, use_kernels=False
         )
         self._check_plain()
-        model.hf_quantizer = self._quantizer
+        vars(model)["hf_quantizer"] = self._quantizer  # where the loader leaves it
 
     def finish(self, model: PreTrainedModel) -> None:
         """What the loader does last; it may look at tensors, never at their values."""
         self._quantizer.postprocess_model(model)
 
     def _open(self, config: PreTrainedConfig) -> HfQuantizer:
-        from transformers.quantizers.auto import get_hf_quantizer
-
         try:
-            quantizer, _, _ = get_hf_quantizer(config, None, None, True, {})
+            quantizer, _, _ = _quantizer_of(config, None, None, True, {})
         except (ImportError, ValueError, RuntimeError) as error:
             raise self._refusal(str(error).strip().partition("\n")[0]) from error
-        return cast("HfQuantizer", quantizer)
+        return quantizer
 
     def _check_plain(self) -> None:
         if self.method not in PLAIN and not self._dequantises:
