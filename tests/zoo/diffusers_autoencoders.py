@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.zoo.diffusing import family, sample
+from tests.zoo.diffusing import family, rewritten, sample
 
 KIND = "autoencoder"
 SMALL: Mapping[str, object] = {
@@ -22,7 +22,7 @@ FOUR: Mapping[str, object] = {
 }
 
 FAMILIES = [
-    family(KIND, "AutoencoderKL", SMALL, sample(1, 3, 16, 16), quick=True),
+    family(KIND, "AutoencoderKL", SMALL, sample(1, 3, 16, 16)),
     family(KIND, "AutoencoderKL", SMALL, sample(1, 3, 16, 16), note="fp16 asked for", asked="float16"),
     family(
         KIND,
@@ -32,6 +32,15 @@ FAMILIES = [
         note="bf16 stored, sharded",
         stored="bfloat16",
         shards="20KB",
+    ),
+    family(
+        KIND,
+        "AutoencoderKL",
+        SMALL,
+        sample(1, 3, 16, 16),
+        note="quantised",
+        edit=rewritten("config.json", quantization_config={"quant_method": "torchao"}),
+        refused="is quantised (torchao), and such weights are transformed after loading",
     ),
     family(
         KIND,
@@ -81,7 +90,6 @@ FAMILIES = [
             "temperal_downsample": [False, True, True],
         },
         sample(1, 3, 5, 16, 16),
-        quick=True,
     ),
     family(
         KIND,

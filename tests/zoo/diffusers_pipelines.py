@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.zoo.diffusers_transformers import FLUX, SD3
 from tests.zoo.diffusers_unets import PIXELS, SDXL, STEERING, TEXT
-from tests.zoo.diffusing import pipeline
+from tests.zoo.diffusing import pipeline, rewritten
 from tests.zoo.hugging import wave
 
 LENGTH = 16
@@ -228,4 +228,20 @@ FAMILIES = [
     ),
     pipeline("StableDiffusionControlNetPipeline", controlled, {**PROMPT, "image": wave(1, 3, 16, 16).abs()}),
     pipeline("DDPMPipeline", denoising_only, {}),
+    pipeline(
+        "DDPMPipeline",
+        denoising_only,
+        {},
+        note="with code of its own",
+        edit=rewritten("model_index.json", unet=["unet", "MyUNet"]),
+        refused="which is neither diffusers' nor transformers' own; code inside a checkpoint is never run",
+    ),
+    pipeline(
+        "StableDiffusionPipeline",
+        stable_diffusion(),
+        PROMPT,
+        note="a quantised component",
+        edit=rewritten("unet/config.json", quantization_config={"quant_method": "bitsandbytes"}),
+        refused="is quantised (bitsandbytes), and such weights are transformed after loading",
+    ),
 ]

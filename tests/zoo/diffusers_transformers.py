@@ -71,7 +71,7 @@ WAN_ASKED = denoising(1, 4, 2, 8, 8, words=(12, 16))
 COSMOS_ASKED = beside(denoising(1, 4, 1, 16, 16, words=(12, 16), attention_mask=torch.ones(1, 12)), fps=30)
 
 FAMILIES = [
-    family(KIND, "SD3Transformer2DModel", SD3, SD3_ASKED, quick=True),
+    family(KIND, "SD3Transformer2DModel", SD3, SD3_ASKED),
     family(KIND, "SD3Transformer2DModel", SD3, SD3_ASKED, note="fp16 stored", stored="float16"),
     family(KIND, "FluxTransformer2DModel", FLUX, FLUX_ASKED),
     family(

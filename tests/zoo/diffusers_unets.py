@@ -64,7 +64,7 @@ LATENTS = sample(1, 4, 8, 8, **WORDS)
 VIDEO_BLOCKS = ("CrossAttnDownBlock3D", "DownBlock3D"), ("UpBlock3D", "CrossAttnUpBlock3D")
 
 FAMILIES = [
-    family(KIND, "UNet2DConditionModel", TEXT, LATENTS, note="as in SD 1.5", quick=True),
+    family(KIND, "UNet2DConditionModel", TEXT, LATENTS, note="as in SD 1.5"),
     family(KIND, "UNet2DConditionModel", TEXT, LATENTS, note="as in SD 1.5, bf16 asked for", asked="bfloat16"),
     family(KIND, "UNet2DConditionModel", SDXL, with_size(LATENTS), note="as in SDXL"),
     family(KIND, "UNet2DConditionModel", SDXL, with_size(LATENTS), note="as in SDXL, fp16 stored", stored="float16"),
@@ -129,7 +129,6 @@ FAMILIES = [
         "ControlNetModel",
         STEERING,
         beside(sample(1, 4, 8, 8, controlnet_cond=wave(1, 3, 16, 16), **WORDS), conditioning_scale=0.5),
-        quick=True,
     ),
     family(
         KIND,

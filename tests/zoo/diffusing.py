@@ -5,6 +5,7 @@ Decides how such a model or pipeline is made and asked. Which ones there are is 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -119,6 +120,7 @@ def family(
         answer=answer,
         dtype=asked,
         refused=refused,
+        loads=not refused,
         quick=quick,
     )
 
@@ -170,6 +172,7 @@ def pipeline(
         answer=generate,
         dtype=asked,
         refused=refused,
+        loads=not refused,
         quick=quick,
     )
 
@@ -181,6 +184,16 @@ def generate(module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     made = asked(**inputs, num_inference_steps=2, output_type="pt", generator=torch.Generator("cpu").manual_seed(SEED))
     answer = made[0]
     return list(answer) if isinstance(answer, list | tuple) else [answer]
+
+
+def rewritten(file: str, **changes: object) -> Callable[[Path], None]:
+    """An edit of one JSON file of what was saved."""
+
+    def edit(directory: Path) -> None:
+        values = json.loads((directory / file).read_text())
+        (directory / file).write_text(json.dumps({**values, **changes}))
+
+    return edit
 
 
 def unlike(model: nn.Module) -> None:

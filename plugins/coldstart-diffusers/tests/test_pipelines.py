@@ -15,7 +15,7 @@ from coldstart_diffusers.quiet import quiet
 from coldstart_transformers.skeleton import TransformersSkeleton
 from diffusers import DDIMScheduler, StableDiffusionPipeline
 from torch import nn
-from transformers import CLIPTextModel
+from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTextModel
 
 import coldstart
 from coldstart.errors import ConfigError, SkeletonError
@@ -129,14 +129,31 @@ def test_a_component_for_nobody_is_none(saved: Path) -> None:
     assert {name for name, _ in module.named_children()} == {"text_encoder", "unet"}
 
 
-def test_encoders_that_a_pipeline_takes_in_part(saved: Path, tmp_path: Path) -> None:
-    """Saved as a class that contains the one that the pipeline names; its config is read as that class reads it."""
+def test_encoders_that_a_pipeline_takes_in_part(tmp_path: Path) -> None:
+    """Stored as the class that contains the one that the pipeline names."""
+    text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 24}
+    vision = {**text, "image_size": 16, "patch_size": 8}
+    torch.manual_seed(4)
     with quiet():
-        encoder = CLIPTextModel.from_pretrained(saved / "text_encoder")
-    skeleton = TransformersSkeleton(model=CLIPTextModel)
-    module = skeleton.build(read_checkpoint(saved / "text_encoder"), Rank(), "cpu")
+        CLIPModel(CLIPConfig(text_config={**text, "vocab_size": 64}, vision_config=vision)).save_pretrained(tmp_path)
+        ordinary = CLIPTextModel.from_pretrained(tmp_path)
+    checkpoint, skeleton = read_checkpoint(tmp_path), TransformersSkeleton(model=CLIPTextModel)
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    skeleton.load(module, checkpoint)
     assert type(module) is CLIPTextModel
-    assert type(module.config) is type(encoder.config)
+    assert module.config.to_dict() == ordinary.config.to_dict()
+    tokens = torch.tensor([[1, 5, 9, 2]])
+    with torch.inference_mode():
+        assert torch.equal(module(input_ids=tokens)[0], ordinary(input_ids=tokens)[0])
+
+
+def test_a_feature_extractor_by_its_older_name(copied: Path) -> None:
+    with quiet():
+        CLIPImageProcessor(size={"shortest_edge": 16}, crop_size=16).save_pretrained(copied / "feature_extractor")
+    edit(copied, feature_extractor=["transformers", "CLIPFeatureExtractor"])
+    assert built(copied).pipeline.feature_extractor.size["shortest_edge"] == 16
 
 
 # ------------------------------------------------------------------------------------- refusals
