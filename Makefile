@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl soak bench bench-fleet plot-fleet diagram clean
+.PHONY: help demo test lint types unit test-faults test-nccl zoo soak bench bench-fleet plot-fleet diagram clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ unit: $(READY) ## all tests but the real faults, fast ones first
 
 test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints what each fault has cost
 	@$(BIN)/pytest tests/faults -n 4 --faults-table=-
+
+zoo: $(READY) ## small models of many public classes, each started cold between two processes; writes docs/families.md
+	@$(BIN)/python -m tests.zoo --json .zoo.json
+	@$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)
@@ -52,7 +56,8 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 diagram: $(READY) ## draw the README's picture of the states anew
 	@$(BIN)/python -m coldstart.diagram README.md
 
-$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-model.txt \
+$(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
+		plugins/coldstart-diffusers/pyproject.toml requirements-dev.txt requirements-model.txt \
 		requirements-transfer-engine.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coldstart needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -63,7 +68,7 @@ $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requireme
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--requirement requirements-transfer-engine.txt || echo "NOTE: plugins/coldstart-transfer-engine is not tested here"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--editable . --editable plugins/coldstart-transformers
+		--editable . --editable plugins/coldstart-transformers --editable plugins/coldstart-diffusers
 	@touch $@
 
 clean: ## remove what was built here

@@ -1,9 +1,10 @@
-"""A checkpoint on disk: which files, which tensors where, and a fingerprint of the content.
+"""A checkpoint on disk: which tensors where, and a fingerprint of the content.
 
-Decides which files of a directory are the checkpoint and what it is called in the fleet. Reads
-headers and small samples, never all the weights; blocking, so callers run it in a thread. It
-must not know torch or networks. One file is parsed in ``headers.py``; the bytes are read by
-``transports/storage.py``; the fingerprint becomes part of a shard's key in ``identity.py``.
+Decides what a checkpoint is called in the fleet. Reads headers and small samples, never all the
+weights; blocking, so callers run it in a thread. It must not know torch or networks. Which files
+of a directory are read is for ``selection.py`` to say, one file is parsed in ``headers.py``; the
+bytes are read by ``transports/storage.py``; the fingerprint becomes part of a shard's key in
+``identity.py``.
 """
 
 from __future__ import annotations
@@ -18,17 +19,13 @@ from typing import Final
 from coldstart.errors import CheckpointError
 from coldstart.headers import MAX_TENSORS, Header, parse_json, read_file, read_header, shown, unreadable
 from coldstart.ports import Checkpoint, StoredTensor
+from coldstart.selection import PIPELINE, select, select_components, single_file
 
-SINGLE: Final = "model.safetensors"
-INDEX: Final = "model.safetensors.index.json"
 CONFIG: Final = "config.json"
 SAMPLE_BYTES: Final = 4096
 
 _READERS: Final = 8
 _SAMPLES_PER_TASK: Final = 64
-_FOREIGN: Final = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
-"""Endings of files that hold weights in a form that is never loaded here."""
-
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and check the headers of a checkpoint.
@@ -36,26 +33,58 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Args:
         path: a directory, or one ``.safetensors`` file (a ``config.json`` beside it is then ignored).
 
-    In a directory ``model.safetensors`` wins, then ``model.safetensors.index.json``, then the only
-    ``.safetensors`` file there is. With an index, exactly the tensors it lists are taken.
+    In a directory ``model.safetensors`` wins, then ``model.safetensors.index.json``, then the same
+    with diffusers' ``diffusion_pytorch_model``, then the only ``.safetensors`` file there is. With an
+    index, exactly the tensors it lists are taken. A directory with a ``model_index.json`` is a pipeline:
+    the checkpoint is that of its components together, each tensor named ``component.name``.
 
     Raises:
         CheckpointError: nothing there, unreadable, truncated, or malformed.
     """
-    config: bytes | None = None
-    weight_map: Mapping[str, Path] | None = None
     try:
-        if path.is_dir():
-            files, weight_map = _select(path)
-            config = read_file(path / CONFIG) if (path / CONFIG).exists() else None
-        elif path.is_file():
-            files = _single_file(path)
-        else:
-            raise CheckpointError(
-                f"no checkpoint at {path}: no such file or directory", advice="check the path and the volume's mount"
-            )
+        if (path / PIPELINE).is_file():
+            return _read_pipeline(path)
+        return _read_model(path)
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _read_pipeline(path: Path) -> Checkpoint:
+    raw, names = select_components(path)
+    components = {name: _read_model(path / name) for name in names}
+    total = hashlib.blake2b(digest_size=16)
+    _add(total, b"pipeline" + raw)
+    for name, component in components.items():
+        _add(total, name.encode())
+        _add(total, component.fingerprint.encode())
+    return Checkpoint(
+        path=path,
+        fingerprint=total.hexdigest(),
+        files=tuple(file for component in components.values() for file in component.files),
+        tensors={
+            f"{name}.{tensor}": stored
+            for name, component in components.items()
+            for tensor, stored in component.tensors.items()
+        },
+        config=parse_json(raw, path / PIPELINE),
+        modified={file: at for component in components.values() for file, at in component.modified.items()},
+        components=components,
+    )
+
+
+def _read_model(path: Path) -> Checkpoint:
+    """One model: a file, or a directory with one file or the shards of an index."""
+    config: bytes | None = None
+    weight_map: Mapping[str, Path] | None = None
+    if path.is_dir():
+        files, weight_map = select(path)
+        config = read_file(path / CONFIG) if (path / CONFIG).exists() else None
+    elif path.is_file():
+        files = single_file(path)
+    else:
+        raise CheckpointError(
+            f"no checkpoint at {path}: no such file or directory", advice="check the path and the volume's mount"
+        )
     with ThreadPoolExecutor(_READERS, thread_name_prefix="coldstart-checkpoint") as pool:
         headers = dict(zip(files, pool.map(read_header, files), strict=True))
         tensors = _joined(headers, weight_map)
@@ -68,67 +97,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         config=None if config is None else parse_json(config, path / CONFIG),
         modified={file: header.modified for file, header in headers.items()},
     )
-
-
-def _single_file(path: Path) -> tuple[Path, ...]:
-    if path.suffix != ".safetensors":
-        raise CheckpointError(f"{path} is not a .safetensors file", advice="convert it to safetensors")
-    return (path,)
-
-
-def _select(directory: Path) -> tuple[tuple[Path, ...], Mapping[str, Path] | None]:
-    """The checkpoint's files in order of their names, and the index's tensor-to-file map if there is one."""
-    if (directory / SINGLE).is_file():
-        return (directory / SINGLE,), None
-    if (directory / INDEX).is_file():
-        weight_map = _read_index(directory)
-        return tuple(sorted(set(weight_map.values()))), weight_map
-    names = sorted(entry.name for entry in directory.iterdir())
-    found = [name for name in names if name.endswith(".safetensors")]
-    if len(found) == 1:
-        return (directory / found[0],), None
-    if found:
-        raise CheckpointError(
-            f"{directory} holds {len(found)} safetensors files ({_listed(found)}) and no {INDEX}",
-            advice="restore the index, or name one file",
-        )
-    foreign = [name for name in names if name.endswith(_FOREIGN)]
-    if foreign:
-        raise CheckpointError(
-            f"no safetensors in {directory}: {_listed(foreign)} found", advice="convert it to safetensors"
-        )
-    raise CheckpointError(
-        f"no safetensors in {directory}: {_listed(names) + ' found' if names else 'it is empty'}",
-        advice="check the path, or fetch the checkpoint again",
-    )
-
-
-def _listed(names: Sequence[str], limit: int = 4) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(shown, names[:limit])) + more
-
-
-def _read_index(directory: Path) -> dict[str, Path]:
-    path = directory / INDEX
-    weight_map = parse_json(read_file(path), path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path} has no weight_map", advice="fetch the index again")
-    present = {entry.name for entry in directory.iterdir()}
-    return {tensor: _member(name, present, path) for tensor, name in weight_map.items()}
-
-
-def _member(name: object, present: set[str], index: Path) -> Path:
-    """The file an index means: a plain name of a file that is in the directory, or refused."""
-    if not isinstance(name, str) or not name.endswith(".safetensors") or {"/", "\\", "\0"} & set(name):
-        raise CheckpointError(
-            f"{index} refers to {shown(str(name))}, which is not the plain name of a safetensors file",
-            advice="fetch the index again",
-        )
-    if name not in present:
-        raise CheckpointError(
-            f"{index} refers to {shown(name)}, which is not in the directory", advice="the download is incomplete"
-        )
-    return index.parent / name
 
 
 def _joined(headers: Mapping[Path, Header], weight_map: Mapping[str, Path] | None) -> dict[str, StoredTensor]:

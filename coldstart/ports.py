@@ -2,7 +2,7 @@
 
 Plugins implement these. Together with ``coldstart.layout`` and ``coldstart.errors`` this
 module is the plugin API; :data:`API` is its number. Skeleton builders may also build on
-``coldstart.skeletons.module`` and ``coldstart.skeletons.adoption``, which count with it.
+``coldstart.skeletons.module``, ``.adoption`` and ``.stored``, which count with it.
 
 It holds Protocols and the frozen values that cross them, no behaviour. It must not know any
 implementation; ``registry.py`` finds those.
@@ -258,8 +258,8 @@ class TransportFactory(Protocol):
 class StoredTensor(msgspec.Struct, frozen=True):
     """Where a checkpoint keeps one tensor: contiguous, little-endian, row-major.
 
-    ``dtype`` is spelled as torch spells it (``float32``); ``offset`` and ``nbytes`` are in
-    bytes from the start of ``file``.
+    ``name`` is the file's own. ``dtype`` is spelled as torch spells it (``float32``); ``offset`` and
+    ``nbytes`` are in bytes from the start of ``file``.
     """
 
     name: str
@@ -276,6 +276,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     ``fingerprint`` identifies the content, ``config`` is the parsed ``config.json`` if any.
     ``modified`` has each file's time of last write, in ns, as it was before the fingerprint was made:
     a file with another one is not what the fingerprint says.
+
+    Of a pipeline, ``components`` has each component's own checkpoint, ``tensors`` all of theirs with the
+    component's name before them, and ``config`` is the parsed ``model_index.json``.
     """
 
     path: Path
@@ -284,6 +287,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     tensors: Mapping[str, StoredTensor]
     config: Mapping[str, object] | None = None
     modified: Mapping[Path, int] = {}
+    components: Mapping[str, Checkpoint] = {}
 
 
 @runtime_checkable

@@ -154,11 +154,13 @@ async def join(
     """Cold-start this process: weights from a peer, or from ``checkpoint``; then lend them.
 
     Args:
-        checkpoint: directory with safetensors (one file or sharded) and, for ``transformers``,
-            ``config.json``; or one safetensors file.
+        checkpoint: directory with safetensors (one file or sharded) and, for ``transformers`` and
+            ``diffusers``, ``config.json``; a pipeline's directory with ``model_index.json``; or one
+            safetensors file.
         skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
             if it has an argument);
-            ``auto`` takes ``transformers`` for a checkpoint with an architecture, if installed.
+            ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
+            with a class of its, if installed.
         dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own.
         device: ``cpu`` or ``cuda[:N]``.
         rank: coordinates in a group; only equal ranks exchange weights.

@@ -399,3 +399,79 @@ class TestFingerprint:
         first = read_checkpoint(written(tmp_path, raw(header, bytes(5000)))).fingerprint
         assert read_checkpoint(tmp_path).fingerprint == first
         assert len(first) == 32
+
+
+class TestPipelines:
+    """A directory with a ``model_index.json``: the checkpoints of its components, together."""
+
+    INDEX: Mapping[str, object] = {
+        "_class_name": "SomePipeline",
+        "_diffusers_version": "0.42.1",
+        "_ignored_files": ["a", "b"],
+        "scheduler": ["diffusers", "SomeScheduler"],
+        "safety_checker": [None, None],
+        "steps": [1, 2],
+        "vae": ["diffusers", "SomeVae"],
+        "text_encoder": ["transformers", "SomeEncoder"],
+    }
+
+    def pipeline(self, path: Path, **changes: object) -> Path:
+        for name, file in (("vae", "diffusion_pytorch_model.safetensors"), ("text_encoder", "model.safetensors")):
+            (path / name).mkdir(exist_ok=True)
+            written(path / name, GOOD, file)
+            (path / name / "config.json").write_text(json.dumps({"of": name}))
+        (path / "scheduler").mkdir(exist_ok=True)
+        written(path / "scheduler", b"{}", "scheduler_config.json")
+        written(path, GOOD, "everything-in-one.safetensors")
+        (path / "model_index.json").write_text(json.dumps({**self.INDEX, **changes}))
+        return path
+
+    def test_tensors_are_named_by_component(self, tmp_path: Path) -> None:
+        checkpoint = read_checkpoint(self.pipeline(tmp_path))
+        assert list(checkpoint.tensors) == ["text_encoder.a", "text_encoder.b", "vae.a", "vae.b"]
+        assert [checkpoint.tensors[name].name for name in checkpoint.tensors] == ["a", "b", "a", "b"]
+        assert checkpoint.tensors["vae.a"].file == tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
+        assert checkpoint.config == self.INDEX
+        assert list(checkpoint.components) == ["text_encoder", "vae"]
+        assert checkpoint.components["vae"].config == {"of": "vae"}
+        assert set(checkpoint.modified) == set(checkpoint.files)
+
+    def test_the_index_of_a_pipeline_and_what_is_in_it_have_a_part_in_the_fingerprint(self, tmp_path: Path) -> None:
+        def fingerprint() -> str:
+            return read_checkpoint(tmp_path).fingerprint
+
+        self.pipeline(tmp_path)
+        found = [fingerprint(), fingerprint()]
+        self.pipeline(tmp_path, steps=[2, 3])
+        found.append(fingerprint())
+        (tmp_path / "vae" / "config.json").write_text("{}")
+        found.append(fingerprint())
+        written(tmp_path / "text_encoder", GOOD[:-1] + b"x", "model.safetensors")
+        found.append(fingerprint())
+        assert found[0] == found[1]
+        assert len(set(found)) == 4
+
+    @pytest.mark.parametrize("name", ["..", "../vae", "/etc", "vae/..", "a.b", "a b", "", "\u0430"])
+    def test_components_that_lead_elsewhere_are_refused(self, name: str, tmp_path: Path) -> None:
+        message = refused(self.pipeline(tmp_path, **{name: ["diffusers", "SomeVae"]}))
+        assert "which is not the plain name of a directory" in message
+
+    def test_what_else_is_refused(self, tmp_path: Path) -> None:
+        many = {f"part{number}": ["diffusers", "SomeVae"] for number in range(65)}
+        assert "names 68 components, more than the 64 allowed" in refused(self.pipeline(tmp_path, **many))
+        (tmp_path / "model_index.json").write_text('{"scheduler": ["diffusers", "SomeScheduler"]}')
+        assert "no component that" in refused(tmp_path)
+        (tmp_path / "model_index.json").write_text("[]")
+        assert "is not an object" in refused(tmp_path)
+
+    def test_weights_in_another_form_are_refused(self, tmp_path: Path) -> None:
+        self.pipeline(tmp_path)
+        (tmp_path / "vae" / "diffusion_pytorch_model.safetensors").rename(tmp_path / "vae" / "diffusion.bin")
+        assert f"no safetensors in {tmp_path / 'vae'}: 'diffusion.bin' found" in refused(tmp_path)
+
+    def test_what_diffusers_calls_its_shards(self, tmp_path: Path) -> None:
+        written(tmp_path, GOOD, "one.safetensors")
+        written(tmp_path, GOOD, "diffusion_pytorch_model.safetensors")
+        index = {"weight_map": {"a": "one.safetensors"}}
+        (tmp_path / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index))
+        assert list(read_checkpoint(tmp_path).tensors) == ["a"]

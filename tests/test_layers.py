@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("group",),
     ("ports", "messages", "config"),
     ("events", "registry", "headers", "policies"),
+    ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "source"),
     ("machine", "runner"),
@@ -75,8 +76,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 
-PLUGIN_API = {"coldstart.ports", "coldstart.layout", "coldstart.errors"}
-BUILDER_API = {"coldstart.skeletons.module", "coldstart.skeletons.adoption"}
+PLUGIN_API = {"coldstart.ports", "coldstart.layout", "coldstart.errors", "coldstart.classification"}
+BUILDER_API = {"coldstart.skeletons.module", "coldstart.skeletons.adoption", "coldstart.skeletons.stored"}
 """What a skeleton builder may build on: the generic builder, which knows torch and no family."""
 
 

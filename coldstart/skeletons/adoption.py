@@ -9,7 +9,6 @@ must not know which tensors are carried (``classify.py``) nor how bytes reach th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 import torch
@@ -187,7 +186,7 @@ def exchange(module: nn.Module, tensor: torch.Tensor, memory: torch.Tensor) -> t
     if now is not tensor:
         for owner in module.modules():
             for name in [name for name, held in owner._parameters.items() if held is tensor]:
-                owner._parameters[name] = cast(nn.Parameter, now)
+                setattr(owner, name, now)  # recurrent modules keep a list of theirs up to date by it
             for name in [name for name, held in owner._buffers.items() if held is tensor]:
                 owner._buffers[name] = now
     return now

@@ -267,10 +267,15 @@ def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
     raise ConfigError(f"skeleton is {choice!r}", advice="give a name, a builder, or a function that makes the module")
 
 
+_AUTOMATIC = {"architectures": "transformers", "_class_name": "diffusers"}
+"""What a library writes into its configuration, and the builder for it."""
+
+
 def _automatic(checkpoint: Checkpoint) -> str:
-    """``transformers`` for a checkpoint with an architecture, if that plugin is here; else ``tensors``."""
-    if checkpoint.config and "architectures" in checkpoint.config and "transformers" in registry.names("skeletons"):
-        return "transformers"
+    """The builder of the library that has written the configuration, if it is installed; else ``tensors``."""
+    for key, name in _AUTOMATIC.items():
+        if key in (checkpoint.config or {}) and name in registry.names("skeletons"):
+            return name
     return "tensors"
 
 

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from coldstart.errors import CheckpointError, SkeletonError
 from coldstart.layout import Layout
 from coldstart.ports import Checkpoint, StoredTensor
-from coldstart.skeletons.adoption import layout_of
+from coldstart.skeletons.adoption import elements, layout_of
 
 _WRAPPERS = frozenset({"module", "_orig_mod"})
 
@@ -73,7 +73,8 @@ def fill(
         cast: whether a stored dtype may be converted to the carried one.
 
     Raises:
-        SkeletonError: a carried tensor is not stored, or has another shape or dtype.
+        SkeletonError: a carried tensor is not stored, has another shape or dtype, or is tied to one that is
+            stored with another value.
         CheckpointError: the checkpoint can no longer be read.
     """
     _check_complete(layout_of(carried), names)
@@ -88,13 +89,27 @@ def fill(
                 advice="build the module in the checkpoint's dtype, or ask for a dtype to convert to",
             )
         by_file.setdefault(stored.file, []).append((name, stored))
+    filled: dict[tuple[int, tuple[int, ...]], str] = {}
     for file, wanted in by_file.items():
         try:
             with safe_open(file, framework="pt") as opened, torch.no_grad():
                 for name, stored in wanted:
-                    carried[name].copy_(opened.get_tensor(stored.name))
+                    tensor, value = carried[name], opened.get_tensor(stored.name)
+                    first = filled.setdefault((tensor.data_ptr(), tuple(tensor.shape)), name)
+                    if first == name or not tensor.numel():
+                        tensor.copy_(value)
+                    elif not _same(tensor, value):
+                        raise SkeletonError(
+                            f"{name} is tied to {first} but the checkpoint stores another value for it",
+                            advice="build the module without this tie",
+                        )
         except OSError as error:
             raise CheckpointError(f"{file} can no longer be read: {error}") from error
+
+
+def _same(tensor: torch.Tensor, stored: torch.Tensor) -> bool:
+    """Whether ``tensor`` is what ``stored`` becomes here, byte for byte."""
+    return torch.equal(elements(tensor), elements(stored.to(tensor.device, tensor.dtype)))
 
 
 def _check_complete(layout: Layout, names: Mapping[str, str]) -> None:

@@ -83,9 +83,9 @@ class TensorsSkeleton(ModuleSkeleton[Tensors]):
     def ordinary(self, checkpoint: Checkpoint) -> Tensors:
         """The tensors as ``safetensors`` loads them."""
         module = Tensors()
-        for file in checkpoint.files:
-            for name, tensor in load_file(file).items():
-                module.add(name, tensor)
+        loaded = {file: load_file(file) for file in checkpoint.files}
+        for name, stored in checkpoint.tensors.items():
+            module.add(name, loaded[stored.file][stored.name])
         return module
 
     def answers(self, module: Tensors, checkpoint: Checkpoint, texts: Sequence[str]) -> list[list[float]]:

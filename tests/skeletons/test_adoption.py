@@ -164,6 +164,8 @@ def test_recurrent_modules_keep_their_flat_list_of_weights() -> None:
         module = nn.LSTM(4, 5)
     ordinary = nn.LSTM(4, 5)
     arena = adopt(module, dict(module.named_parameters()), "cpu")
+    flat = {id(weight) for weight in module._flat_weights}
+    assert flat == {id(parameter) for parameter in module.parameters()}
     with torch.no_grad():
         for mine, theirs in zip(module.parameters(), ordinary.parameters(), strict=True):
             mine.copy_(theirs)

@@ -146,6 +146,21 @@ def test_parameters_that_the_checkpoint_lacks_are_named(ordinary: Awkward, tmp_p
         skeleton.load(module, checkpoint)
 
 
+@pytest.mark.parametrize("dtype", ["", "bfloat16"])
+def test_ties_that_are_stored_twice_must_agree(ordinary: Awkward, tmp_path: Path, dtype: str) -> None:
+    tensors = {name: tensor.clone() for name, tensor in ordinary.state_dict().items()}
+    for other, message in ((0.0, ""), (1.0, r"head\.weight is tied to embed\.weight but the checkpoint")):
+        save_file({**tensors, "head.weight": tensors["head.weight"] + other}, tmp_path / "model.safetensors")
+        checkpoint, skeleton = read_checkpoint(tmp_path), ModuleSkeleton(Awkward, dtype=dtype)
+        module, _ = built(skeleton, checkpoint)
+        if message:
+            with pytest.raises(SkeletonError, match=message):
+                skeleton.load(module, checkpoint)
+        else:
+            skeleton.load(module, checkpoint)
+            assert torch.equal(module.head.weight, tensors["embed.weight"].to(module.head.weight.dtype))
+
+
 def test_conversion_only_when_asked_for(ordinary: Awkward, tmp_path: Path) -> None:
     checkpoint = save(ordinary, tmp_path, dtype=torch.bfloat16)
     plain = ModuleSkeleton(Awkward)

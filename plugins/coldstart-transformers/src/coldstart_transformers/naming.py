@@ -34,7 +34,7 @@ def _by_the_loaders_rules(model: PreTrainedModel, stored: Iterable[str]) -> Rena
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    rules = get_model_conversion_mapping(model)
+    rules = get_model_conversion_mapping(model, None, getattr(model, "hf_quantizer", None))
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     tensors = model.state_dict()

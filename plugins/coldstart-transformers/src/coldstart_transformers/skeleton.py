@@ -23,6 +23,7 @@ from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
 from coldstart_transformers.answers import answers
 from coldstart_transformers.naming import renamed
+from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
 
 
@@ -32,17 +33,21 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     Args:
         dtype: dtype of the weights; empty for the one the checkpoint states.
         auto: an ``AutoModel...`` class; empty for the class the checkpoint names.
+        model: the class itself, for one that transformers does not have, or that reads its config in its own way.
     """
 
-    def __init__(self, *, dtype: str = "", auto: str = "") -> None:
+    def __init__(self, *, dtype: str = "", auto: str = "", model: type[PreTrainedModel] | None = None) -> None:
         super().__init__(_no_factory, name="transformers")
         self._requested = floating_dtype(dtype) if dtype else None
-        self._auto = auto
+        self._auto, self._class = auto, model
+        self._quantisation: Quantisation | None = None
 
     @property
     def identity(self) -> str:
+        """Once a module is built, with what this machine makes of quantised weights."""
         dtype = str(self._requested).removeprefix("torch.") if self._requested else ""
-        return "/".join(part for part in ("transformers", self._auto, dtype) if part)
+        quantised = self._quantisation.identity if self._quantisation else ""
+        return "/".join(part for part in ("transformers", self._auto, dtype, quantised) if part)
 
     # ------------------------------------------------------------------------------ building
 
@@ -54,13 +59,14 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 advice="use the tensors skeleton for bare weights",
             )
         with quiet():
-            config = _config(checkpoint.path)
+            config = _config(checkpoint.path, self._class)
+            self._quantisation = Quantisation(checkpoint.path, config) if is_quantised(config) else None
             stated = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
             return self._model(checkpoint.path, config, self._requested or stated or _first_float(checkpoint))
 
     def _model(self, path: Path, config: PreTrainedConfig, dtype: torch.dtype | None) -> PreTrainedModel:
         name = self._auto or next(iter(config.architectures or ()), "")
-        found = getattr(transformers, name, None) if name else None
+        found = self._class or (getattr(transformers, name, None) if name else None)
         if found is None:
             raise SkeletonError(
                 f"{path} names the architecture {name or '(none)'}, which transformers {transformers.__version__} "
@@ -68,7 +74,12 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 advice="code inside a checkpoint is never run; upgrade transformers, or give auto=AutoModel",
             )
         make = found.from_config if hasattr(found, "from_config") else found._from_config
+        quantisation = self._quantisation
+        if quantisation is not None:
+            dtype = quantisation.dtype(dtype)
         model = make(copy.deepcopy(config), dtype=dtype)
+        if quantisation is not None and isinstance(model, PreTrainedModel):
+            quantisation.replace_modules(model, dtype)
         if not isinstance(model, PreTrainedModel):
             raise SkeletonError(f"{name} does not make a model", advice="give auto=AutoModel or one of its kind")
         model.config._name_or_path = str(path)
@@ -84,6 +95,9 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         """
         from transformers.core_model_loading import build_glob_alternation
 
+        if self._quantisation is not None:
+            with quiet():
+                self._quantisation.finish(module)
         for parameter in module.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         plan: Mapping[str, torch.dtype] = module._get_dtype_plan(module.dtype)
@@ -165,22 +179,16 @@ def _no_factory() -> PreTrainedModel:
     raise NotImplementedError("transformers models are made from a checkpoint's config.json")
 
 
-def _config(path: Path) -> PreTrainedConfig:
+def _config(path: Path, model: type[PreTrainedModel] | None) -> PreTrainedConfig:
+    reader = AutoConfig if model is None or model.config_class is None else model.config_class
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        config: PreTrainedConfig = reader.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SkeletonError(
             f"transformers {transformers.__version__} cannot read {path / 'config.json'}: {reason}",
             advice="code inside a checkpoint is never run; upgrade transformers, or use the tensors skeleton",
         ) from error
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is not None:
-        method = quantised.get("quant_method", "") if isinstance(quantised, dict) else type(quantised).__name__
-        raise SkeletonError(
-            f"{path} is quantised ({method}), and such weights are transformed after loading",
-            advice="use the tensors skeleton to move its tensors as they are stored",
-        )
     return config
 
 

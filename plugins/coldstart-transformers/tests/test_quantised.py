@@ -1,0 +1,90 @@
+"""Quantised checkpoints: what this machine makes of them is in the identity, and what cannot travel is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from coldstart_transformers import FACTORY
+from coldstart_transformers.quiet import quiet
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from coldstart.errors import SkeletonError
+from coldstart.ports import Rank
+from coldstart.skeletons.adoption import adopt, elements
+from coldstart.testing.checkpoints import read_checkpoint
+
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+BLOCKS = {"weight_block_size": [16, 16], "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
+
+
+def stored_in_fp8(path: Path) -> Path:
+    torch.manual_seed(0)
+    with quiet():
+        LlamaForCausalLM(LlamaConfig(**SMALL)).to(torch.bfloat16).save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        tensors[f"{name}_scale_inv"] = torch.rand([size // 16 for size in tensors[name].shape]) + 0.5
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    return says(path, {"quant_method": "fp8", **BLOCKS})
+
+
+def says(path: Path, quantisation: object) -> Path:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "quantization_config": quantisation}))
+    return path
+
+
+@pytest.mark.parametrize("accelerator", [False, True], ids=["no accelerator", "an accelerator"])
+def test_fp8_is_kept_where_there_is_an_accelerator(
+    accelerator: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the loader keeps float8 depends on the machine, so that two kinds of workers are two shards."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: accelerator)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(accelerator))
+    checkpoint = read_checkpoint(stored_in_fp8(tmp_path))
+    skeleton = FACTORY.open()
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    weight = module.get_parameter("model.layers.0.self_attn.q_proj.weight")
+    assert weight.dtype == (torch.float8_e4m3fn if accelerator else torch.bfloat16)
+    assert skeleton.identity == ("transformers/fp8" if accelerator else "transformers/fp8-dequantised")
+    assert (skeleton.stored_names(module, checkpoint) is None) is not accelerator
+    skeleton.load(module, checkpoint)
+    assert skeleton.self_check(module) == []
+    with quiet():
+        ordinary = LlamaForCausalLM.from_pretrained(tmp_path, local_files_only=True)
+    assert type(module.model.layers[0].self_attn.q_proj) is type(ordinary.model.layers[0].self_attn.q_proj)
+    assert module.config.to_dict() == ordinary.config.to_dict()
+    wanted = dict(ordinary.named_parameters(remove_duplicate=False))
+    assert skeleton.carried(module).keys() == wanted.keys()
+    for name, tensor in skeleton.carried(module).items():
+        assert (tensor.dtype, tensor.requires_grad) == (wanted[name].dtype, wanted[name].requires_grad), name
+        assert torch.equal(elements(tensor), elements(wanted[name])), name
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "torchao", "quanto", "hqq", "unheard-of", ""])
+def test_what_is_not_plain_tensors_is_refused_by_its_method(method: str, tmp_path: Path) -> None:
+    path = says(stored_in_fp8(tmp_path), {"quant_method": method} if method else {"bits": 4})
+    message = rf"is quantised \({method or 'no method stated'}\): what transformers makes of such weights"
+    with pytest.raises(SkeletonError, match=message) as caught:
+        FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_method_that_the_quantizer_itself_refuses(tmp_path: Path) -> None:
+    path = says(stored_in_fp8(tmp_path), {"quant_method": "fp8", **BLOCKS, "weight_block_size": [16, -1]})
+    with pytest.raises(SkeletonError, match=r"is quantised \(fp8\): weight_block_size must be"):
+        FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
