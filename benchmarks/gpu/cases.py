@@ -20,6 +20,7 @@ SOCKET: Final = "plain TCP socket, host memory, one connection"
 READING: Final = "reading once, int64 sum: the limit"
 LOAD_HOT: Final = "safetensors load_file, page cache hot"
 LOAD_COLD: Final = "safetensors load_file, page cache cold"
+LOAD_LARGE: Final = "safetensors load_file of the large model, page cache cold"
 
 MEASURED_BY: Final[Mapping[str, str]] = {
     COPY: "limit copy",
@@ -28,6 +29,7 @@ MEASURED_BY: Final[Mapping[str, str]] = {
     SOCKET: "limit socket",
     LOAD_COLD: "load_file",
     LOAD_HOT: "load_file",
+    LOAD_LARGE: "load_file large",
 }
 """The case that measures a limit, where it is not the one that is held against it."""
 
@@ -64,7 +66,12 @@ class Case(msgspec.Struct, frozen=True):
     def needs(self) -> frozenset[str]:
         """Names of the cases that have to run before it."""
         limits = {MEASURED_BY[limit] for limit in self.limits.values() if limit in MEASURED_BY}
-        return frozenset(limits | {"checkpoint"} if self.stored else limits)
+        return frozenset(limits | {_checkpoint(self.model)} if self.stored else limits)
+
+
+def _checkpoint(model: str) -> str:
+    """The name of the case that writes it."""
+    return "checkpoint large" if model == "large" else "checkpoint"
 
 
 def wanted(cases: Sequence[Case], words: Sequence[str]) -> Sequence[Case]:
@@ -88,6 +95,7 @@ def plan(facts: Facts, size: Size) -> Sequence[Case]:
         *_lending(transports),
         *_starts(transports),
         *_stored(facts, cuda),
+        *_large_starts(transports, size),
     ]
 
 
@@ -192,3 +200,26 @@ def _large(transports: Mapping[str, str], cuda: bool, size: Size) -> Iterator[Ca
     fast = {name: why for name, why in transports.items() if name != "tcp" or size == "toy"}
     yield from _pulls(fast, "large")
     yield from _loops(cuda, ("large",))
+
+
+def _large_starts(transports: Mapping[str, str], size: Size) -> Iterator[Case]:
+    """Against a cold disk, whose reading is the longest of all: once."""
+    if size == "quick":
+        return
+    section = "cold starts of the large model"
+    yield Case("checkpoint large", section, "benchmarks.gpu.stored:write", 240, "large")
+    yield Case("load_file large", section, "benchmarks.gpu.stored:load_cold", 120, "large", rounds=1, stored=True)
+    for name, why in transports.items():
+        if name != "tcp" or size == "toy":
+            yield Case(
+                f"start {name} large",
+                section,
+                "benchmarks.gpu.starts:from_peer",
+                90,
+                "large",
+                {"transport": name},
+                {f"{name}: cold start from a peer, the same": LOAD_LARGE, "": LIMIT_OF.get(name, COPY)},
+                why,
+                2,
+                stored=True,
+            )

@@ -23,7 +23,7 @@ from coldstart.errors import ColdstartError
 from coldstart.landing import Landing
 from coldstart.layout import Span
 from coldstart.plan import Chunks
-from coldstart.ports import Grant, Preparing, Transport, TransportSettings
+from coldstart.ports import Connecting, Grant, Preparing, Transport, TransportSettings
 
 HOST = "127.0.0.1"
 CONNECTIONS = 8
@@ -91,6 +91,8 @@ class Borrower:
         self._peer, self._transport, self._arena, self._digester = task.peer, transport, arena, digester
         self._whole = Span(0, arena.layout.nbytes)
         self._expected: Sequence[bytes] = ()
+        self.connects: list[float] = []
+        """Seconds of set-up before each pull, where the transport connects."""
 
     async def ask(self, request: bytes) -> bytes:
         """The source's answer."""
@@ -100,6 +102,8 @@ class Borrower:
     async def pull(self, *, verified: bool, checked: bool = True) -> tuple[float, float]:
         """Pull everything once, over old bytes that are wrong: monotonic seconds of beginning and end.
 
+        A transport that connects in HANDSHAKE has done so before.
+
         Args:
             verified: digest every chunk as it lands, within that time.
             checked: make sure, outside of it, that the bytes are the source's.
@@ -108,9 +112,15 @@ class Borrower:
             models.poison(self._arena)
             self._expected = self._expected or await self._truth()
         ticket = await self.ask(b"offer")
+        transport, reached = self._transport, time.monotonic()
+        if isinstance(transport, Connecting):
+            await transport.connect(ticket, self._arena)
+            self.connects.append(time.monotonic() - reached)
         began = time.monotonic()
         digests = await (self._landing(ticket) if verified else self._only(ticket))
         ended = time.monotonic()
+        if isinstance(transport, Connecting):
+            await transport.disconnect(ticket)
         await self.ask(b"revoke")
         if checked:
             found = digests or await anyio.to_thread.run_sync(_digests, self._arena, self._digester)

@@ -42,6 +42,9 @@ async def _joiner(task: Task) -> None:
         for verified, label in ((False, f"{name}: pull"), (True, f"{name}: pull, verified as it lands")):
             first, *others = [arena.layout.payload / each / 1e9 for each in seconds[verified]]
             task.tell(Figure(label, "GB/s", tuple(others), first))
+        if borrower.connects:
+            first, *others = [each * 1000 for each in borrower.connects]
+            task.tell(Figure(f"{name}: connecting before the first byte", "ms", tuple(others), first))
         plain, proven = (statistics.median(found[1:]) for found in seconds.values())
         task.tell(Figure(f"{name}: time that verification adds", "%", ((proven / plain - 1) * 100,), note="bar: 5 %"))
         task.peer.say(b"end")

@@ -34,7 +34,7 @@ def write(task: Task) -> None:
     """Write the model's checkpoint; random bytes, made on the device."""
     if task.lends:
         return
-    directory = task.directory / NAME
+    directory = _directory(task)
     layout = task.layout
     if shutil.disk_usage(task.directory).free < layout.nbytes * 1.1:
         raise Unable(f"needs {layout.nbytes / 1e9:.0f} GB on the disk of {task.directory}; set TMPDIR")
@@ -61,9 +61,13 @@ def write(task: Task) -> None:
     task.tell(Figure("writing the checkpoint, with fsync", "GB/s", (rate,)))
 
 
+def _directory(task: Task) -> Path:
+    return task.directory / f"{NAME}-{task.order.model}"
+
+
 def checkpoint(task: Task) -> Path:
     """The checkpoint's directory; raises Unable if it could not be written."""
-    directory = task.directory / NAME
+    directory = _directory(task)
     if not directory.is_dir():
         raise Unable("there is no checkpoint on the disk")
     return directory
@@ -73,6 +77,13 @@ def load(task: Task) -> None:
     """``safetensors.torch.load_file`` onto the device, with the page cache cold and hot."""
     if not task.lends:
         _cold_and_hot(task, "safetensors load_file", lambda files: [load_file(file, task.device) for file in files])
+
+
+def load_cold(task: Task) -> None:
+    """The same with the page cache cold only."""
+    if not task.lends:
+        label = f"safetensors load_file of the {task.order.model} model"
+        _measured(task, label, lambda files: [load_file(file, task.device) for file in files], "cold")
 
 
 def load_fast(task: Task) -> None:
@@ -89,23 +100,27 @@ def load_fast(task: Task) -> None:
 
 
 def _cold_and_hot(task: Task, label: str, load: Callable[[Sequence[Path]], object]) -> None:
+    for heat in ("cold", "hot"):
+        _measured(task, label, load, heat)
+
+
+def _measured(task: Task, label: str, load: Callable[[Sequence[Path]], object], heat: str) -> None:
     files = _files(checkpoint(task))
     nbytes = sum(file.stat().st_size for file in files)
     load(files[:1])
-    for heat in ("cold", "hot"):
-        rates: list[float] = []
-        shares: list[float] = []
-        for _ in range(min(task.order.rounds, 2 if heat == "cold" else 3)):
-            if heat == "cold":
-                forget(files)
-            shares.append(cached_share(files))
-            began = time.perf_counter()
-            loaded = load(files)
-            task.settle()
-            rates.append(nbytes / (time.perf_counter() - began) / 1e9)
-            del loaded
-        note = f"{max(shares) * 100:.0f} % was in the page cache"
-        task.tell(Figure(f"{label}, page cache {heat}", "GB/s", tuple(rates), note=note))
+    rates: list[float] = []
+    shares: list[float] = []
+    for _ in range(min(task.order.rounds, 2 if heat == "cold" else 3)):
+        if heat == "cold":
+            forget(files)
+        shares.append(cached_share(files))
+        began = time.perf_counter()
+        loaded = load(files)
+        task.settle()
+        rates.append(nbytes / (time.perf_counter() - began) / 1e9)
+        del loaded
+    note = f"{max(shares) * 100:.0f} % was in the page cache"
+    task.tell(Figure(f"{label}, page cache {heat}", "GB/s", tuple(rates), note=note))
 
 
 def forget(files: Sequence[Path]) -> None:

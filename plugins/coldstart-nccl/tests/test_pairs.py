@@ -174,7 +174,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 
     monkeypatch.setattr(nccl, "load", lambda: made)
     monkeypatch.setattr(cuda, "_Described", described)
-    monkeypatch.setattr(cuda.library, "new_stream", lambda index: HeldStream(made))
+    monkeypatch.setattr(cuda.library, "new_stream", lambda index, urgent=False: HeldStream(made))
     monkeypatch.setattr(cuda, "_external", lambda handle, device: Stream())
     for module in (cuda, nccl):
         monkeypatch.setattr(module, "new_event", Event)

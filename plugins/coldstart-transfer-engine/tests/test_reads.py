@@ -140,6 +140,6 @@ def test_steps_take_a_tenth_of_a_second(rate: float, learn: Callable[[Sizes], ob
     assert sizes.next(rate, MUCH) == size
 
 
-@pytest.mark.parametrize(("left", "size"), [(MUCH, LARGEST_STEP), (800 * MIB, 200 * MIB), (3 * MIB, LAST_STEP)])
+@pytest.mark.parametrize(("left", "size"), [(MUCH, LARGEST_STEP), (800 * MIB, 400 * MIB), (3 * MIB, LAST_STEP)])
 def test_over_nvlink_steps_begin_large_and_end_small(left: int, size: int) -> None:
     assert Sizes("nvlink").next(0.0, left) == size

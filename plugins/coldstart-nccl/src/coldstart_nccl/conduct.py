@@ -18,7 +18,7 @@ from coldstart_nccl.control import Control
 
 AHEAD: Final = 8
 """Messages that are posted and not yet moved: enough to keep the link busy between two looks."""
-_SHORTEST, _LONGEST = 0.00002, 0.0005
+_SHORTEST, _LONGEST = 0.00002, 0.0002
 """Seconds between two looks: soon after something has happened, later and later when nothing does."""
 
 
@@ -75,6 +75,8 @@ def move(
             posted.append(upcoming.span)
             upcoming = None
             patience.renew()
+            control.look(0)  # there may be more to post at once
+            continue
         elif pair.ready():
             for _ in range(pair.done() - counted):
                 counted += 1

@@ -32,8 +32,9 @@ class OwnStream:
     its work would wait behind a message for which the other side never comes.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._held = library.new_stream(device.index if device.index is not None else torch.cuda.current_device())
+    def __init__(self, device: torch.device, *, urgent: bool = False) -> None:
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        self._held = library.new_stream(index, urgent=urgent)
         self.stream = _external(int(self._held.handle), device)
 
     def close(self) -> None:

@@ -7,9 +7,12 @@ needed, and their types are written down here.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, SupportsBytes, SupportsInt, cast
+from typing import Final, Protocol, SupportsBytes, SupportsInt, cast
 
 import torch
+
+_FIRST: Final = -1
+"""The lower, the earlier; streams have 0 unless somebody says otherwise."""
 
 
 class Pair(Protocol):
@@ -61,18 +64,24 @@ class HeldStream(Protocol):
 class _Device(Protocol):
     def set_current(self) -> None: ...
 
-    def create_stream(self) -> HeldStream: ...
+    def create_stream(self, *, options: object) -> HeldStream: ...
 
 
 class _Core(Protocol):
     def Device(self, index: int) -> _Device: ...
 
+    def StreamOptions(self, *, priority: int) -> object: ...
 
-def new_stream(index: int) -> HeldStream:
-    """A new CUDA stream of device number ``index``, which becomes the thread's current device."""
-    device = cast(_Core, import_module("cuda.core")).Device(index)
+
+def new_stream(index: int, *, urgent: bool = False) -> HeldStream:
+    """A new CUDA stream of device number ``index``, which becomes the thread's current device.
+
+    What is ``urgent`` comes before others' work.
+    """
+    core = cast(_Core, import_module("cuda.core"))
+    device = core.Device(index)
     device.set_current()
-    return device.create_stream()
+    return device.create_stream(options=core.StreamOptions(priority=_FIRST if urgent else 0))
 
 
 def load() -> Library:

@@ -72,7 +72,9 @@ class NcclPair:
         self._library = library
         self._peer = SENDER if rank == RECEIVER else RECEIVER
         self._device = device
-        self._own = OwnStream(device)
+        # A message's few thread blocks must not wait until all those of a digest have run. The source's are
+        # not urgent: its own work comes first.
+        self._own = OwnStream(device, urgent=rank == RECEIVER)
         self._stream = self._own.stream
         self._tensors = Tensors(device)
         self._buckets = Buckets(device, largest)

@@ -35,6 +35,10 @@ thread of the interpreter runs, and a joiner is just about to serve."""
 _KNOCK: Final = 8
 
 
+def _nobody() -> None:
+    """Who is told when nobody waits any more."""
+
+
 class Connection:
     """A connection that is made, and kept, in a thread from :meth:`start` on.
 
@@ -139,6 +143,7 @@ class Connection:
             if self._engine is not None:
                 self._hurried.wait(LINGER_SECONDS)
                 self._engine.close()
+            self._told = _nobody  # who waited refers to us: without this, memory would lie until the garbage collector
 
     def _live(self) -> None:
         source = Line(self._ticket, self._answer_seconds)

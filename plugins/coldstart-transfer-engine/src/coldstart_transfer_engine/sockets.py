@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-_CLOSING_SECONDS: Final = 0.01
+_CLOSING_SECONDS: Final = 0.001
 _POKE_SECONDS: Final = 6.0
 """A listener of the library reads from a silent stranger for at most 5 s."""
 

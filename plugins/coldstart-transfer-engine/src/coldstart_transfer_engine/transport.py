@@ -226,6 +226,8 @@ class TransferEngineTransport:
         connections = list(self._connections)
         for connection in connections:
             connection.stop(_closed())
+        self._made.clear()
+        self._connections.clear()
         with CancelScope(shield=True):
             await _in_thread(lambda: self._close(connections))
 

@@ -269,3 +269,21 @@ async def settled(device: str, wanted: int) -> int:
         while free(device) < wanted:  # noqa: ASYNC110 - another process's memory
             await anyio.sleep(0.05)
     return free(device)
+
+
+async def test_a_connection_maps_beforehand_and_serves_pull_after_pull(
+    installed: Mapping[str, str], expected: torch.Tensor
+) -> None:
+    async with source_process(installed) as (_, ticket), joiner_here() as joiner:
+        target, landed = DeviceMemory(LAYOUT, HERE), Landings()
+        began = time.perf_counter()
+        await joiner.connect(ticket, target)
+        print(f"connected in {(time.perf_counter() - began) * 1e3:.1f} ms")
+        assert bool((target.flat == 0xAA).all()), "written before anything was asked for"
+        for offset in range(0, LAYOUT.nbytes, GIB):
+            span, began = Span(offset, min(GIB, LAYOUT.nbytes - offset)), time.perf_counter()
+            await joiner.pull(ticket, [span], target, landed)
+            print(f"{span.length / (time.perf_counter() - began) / 1e9:.0f} GB/s")
+        assert merged(landed.spans) == (whole(LAYOUT),)
+        assert_right(target, expected, landed.spans)
+        await joiner.disconnect(ticket)
