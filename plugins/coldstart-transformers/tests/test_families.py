@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from coldstart.layout import Span
 from coldstart.ports import Rank
-from coldstart.skeletons.adoption import adopt, elements
+from coldstart.skeletons.adoption import adopt, elements, in_place
 from coldstart.testing.checkpoints import Placement, place, read_checkpoint
 
 TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -229,6 +229,17 @@ def test_storage_gives_the_same_bytes(family: str, saved: Callable[[str], tuple[
         assert torch.equal(elements(tensor), elements(values[name])), name
     with torch.inference_mode():
         assert torch.equal(run(module), run(ordinary))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_ordinary_model_is_lent_from_where_it_lies(
+    family: str, saved: Callable[[str], tuple[Path, PreTrainedModel, Run]]
+) -> None:
+    path, ordinary, run = saved(family)
+    run(ordinary)  # which may leave tensors in it that no joiner has
+    skeleton = FACTORY.open()
+    wanted = skeleton.carried(skeleton.build(read_checkpoint(path), Rank(), "cpu"))
+    assert not in_place(ordinary, wanted, "cpu").moved()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
