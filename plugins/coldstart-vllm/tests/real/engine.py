@@ -49,6 +49,7 @@ def main(model: str, load_format: str, dtype: str, extra: str) -> None:
         enable_prefix_caching=False,
         max_model_len=128,
         max_num_seqs=2,
+        gpu_memory_utilization=0.2,
         seed=0,
     )
     seconds = time.monotonic() - began
