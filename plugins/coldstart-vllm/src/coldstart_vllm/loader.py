@@ -51,6 +51,8 @@ class ColdstartLoader(BaseModelLoader):
         self._default = DefaultModelLoader(plain)
         self._config: VllmConfig | None = None
         self._started: Background | None = None
+        self._root = ""
+        """The name of the verified bytes."""
 
     def download_model(self, model_config: ModelConfig) -> None:
         """Fetch the checkpoint, as the default loader does."""
@@ -117,7 +119,7 @@ class ColdstartLoader(BaseModelLoader):
             logger.warning("coldstart: loaded from storage, lending nothing: %s", error)
             return
         _synchronise(order.device)
-        self._started = started
+        self._started, self._root = started, report.root or _root_now(started)
         logger.info("coldstart: %s", arrived(report))
 
     def _order(
@@ -158,7 +160,7 @@ class ColdstartLoader(BaseModelLoader):
         if started is None or replica is None:
             return
         changed = proof.moved(model, replica)
-        if proof.root_of(replica) != replica.report.root:
+        if proof.root_of(replica) != self._root:
             reason = "vLLM has changed the weights in place"
         elif changed and not self._options.keep_raw:
             reason = f"vLLM has replaced {len(changed)} of the tensors ({changed[0]}, ...); keep_raw would keep them"
@@ -193,6 +195,11 @@ def _overheard(model: nn.Module) -> Iterator[list[Set[str]]]:
         yield heard
     finally:
         del vars(model)["load_weights"]
+
+
+def _root_now(started: Background) -> str:
+    """For weights whose truth no store has taken yet."""
+    return proof.root_of(started.replica) if started.replica is not None else ""
 
 
 def _synchronise(device: str) -> None:
