@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import coldstart
 from coldstart import ColdstartError, Progress, Rank, Replica, Report
@@ -56,8 +56,8 @@ class Background:
         Raises:
             ColdstartError: no path led to verified weights.
         """
+        _end_with_the_process(self)
         self._thread.start()
-        threading.Thread(target=self._end_with_the_process, name="coldstart end", daemon=True).start()
         try:
             self._relay.serve()
         except BaseException:
@@ -114,9 +114,26 @@ class Background:
             self._relay.close()
             await left
 
-    def _end_with_the_process(self) -> None:
-        threading.main_thread().join()
-        self.leave()
+
+# ------------------------------------------------------------------------- all of them in a process
+
+_running: WeakSet[Background] = WeakSet()
+_watch: threading.Thread | None = None
+
+
+def _end_with_the_process(background: Background) -> None:
+    """Have ``background`` leave when the main thread ends: the interpreter waits for its thread before any atexit."""
+    global _watch
+    _running.add(background)
+    if _watch is None or not _watch.is_alive():
+        _watch = threading.Thread(target=_leave_at_the_end, name="coldstart end")
+        _watch.start()
+
+
+def _leave_at_the_end() -> None:
+    threading.main_thread().join()
+    for background in list(_running):
+        background.leave()
 
 
 _lending: WeakKeyDictionary[nn.Module, Background] = WeakKeyDictionary()

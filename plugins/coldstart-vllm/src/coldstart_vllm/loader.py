@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Generator, Iterator, Set
+from collections.abc import Callable, Generator, Iterator, Set
 from contextlib import contextmanager
-from inspect import signature
 from typing import TYPE_CHECKING
 
 import torch
@@ -77,12 +76,10 @@ class ColdstartLoader(BaseModelLoader):
         self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "", **more: object
     ) -> nn.Module:
         """A model that serves; see the module. ``more`` is what later versions of vLLM may add."""
-        if "prefix" in signature(BaseModelLoader.load_model).parameters:
-            more["prefix"] = prefix
         books = engine.Bookkeeping(vllm_config)
         self._config, self._started = vllm_config, None
         try:
-            model = super().load_model(vllm_config=vllm_config, model_config=model_config, **more)
+            model = super().load_model(vllm_config, model_config, prefix, **more)
         except _Unfilled as error:
             logger.warning("coldstart: %s; making the model anew, from storage", error)
         else:
@@ -93,7 +90,7 @@ class ColdstartLoader(BaseModelLoader):
         books.restore()
         gc.collect()
         torch.accelerator.empty_cache()
-        return self._default.load_model(vllm_config=vllm_config, model_config=model_config, **more)
+        return self._default.load_model(vllm_config, model_config, prefix, **more)
 
     # ------------------------------------------------------------------------------------ the start
 
@@ -182,7 +179,7 @@ class ColdstartLoader(BaseModelLoader):
 def _overheard(model: nn.Module) -> Iterator[list[Set[str]]]:
     """What ``model.load_weights`` returns inside the block, which vLLM's loader keeps to itself."""
     heard: list[Set[str]] = []
-    load = model.load_weights
+    load: Callable[..., object] = getattr(model, "load_weights")  # noqa: B009 - for torch it would be a tensor or a module
 
     def load_weights(*args: object, **kwargs: object) -> object:
         names = load(*args, **kwargs)

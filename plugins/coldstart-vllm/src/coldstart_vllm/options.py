@@ -44,7 +44,7 @@ def parse(extra: object, environ: Mapping[str, str] | None = None) -> Options:
     rest = {key: value for key, value in extra.items() if key not in own}
     if unknown := sorted(str(key) for key in rest if key not in Settings.__struct_fields__):
         known = ", ".join((*_Own.__struct_fields__, *Settings.__struct_fields__))
-        raise ValueError(f"unexpected extra config keys for load format coldstart: {', '.join(unknown)} (known: {known})")
+        raise ValueError(f"unexpected keys for load format coldstart: {', '.join(unknown)} (known: {known})")
     try:
         kept = msgspec.convert(own, _Own)
         return Options(load(rest, environ), kept.revision, kept.keep_raw)

@@ -15,6 +15,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_GONE = "nobody waits for this cold start any more"
+
 
 class Relay(Generic[T]):
     """One thread :meth:`serve`\\ s, others :meth:`call`."""
@@ -33,7 +35,7 @@ class Relay(Generic[T]):
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                raise RuntimeError("nobody waits for this cold start any more")
+                raise RuntimeError(_GONE)
             self._queue.put((function, future))
         return future.result()
 
@@ -46,6 +48,9 @@ class Relay(Generic[T]):
                     future.set_result(function())
                 except Exception as error:
                     future.set_exception(error)
+                except BaseException:
+                    future.set_exception(RuntimeError(_GONE))
+                    raise
         finally:
             self.close()
             self._refuse_the_rest()
@@ -61,4 +66,4 @@ class Relay(Generic[T]):
         while not self._queue.empty():
             asked = self._queue.get()
             if asked is not None:
-                asked[1].set_exception(RuntimeError("nobody waits for this cold start any more"))
+                asked[1].set_exception(RuntimeError(_GONE))

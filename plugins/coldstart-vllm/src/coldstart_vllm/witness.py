@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import torch
@@ -77,20 +77,20 @@ class _Walk:
             return
         if isinstance(value, torch.Tensor):
             yield path, self._tensor(value)
-            yield from self._items(vars(value), path, depth)
+            yield from self._items(vars(value).items(), path, depth)
         elif isinstance(value, Mapping):
             yield path, f"{len(value)} items"
-            yield from self._items(value, path, depth)
+            yield from self._items(value.items(), path, depth)
         elif isinstance(value, Sequence | Set):
             yield path, f"{len(value)} items"
             ordered = value if isinstance(value, Sequence) else sorted(value, key=repr)
-            yield from self._items(dict(enumerate(ordered)), path, depth)
+            yield from self._items(enumerate(ordered), path, depth)
         else:
             yield path, type(value).__qualname__
-            yield from self._items(getattr(value, "__dict__", {}), path, depth)
+            yield from self._items(getattr(value, "__dict__", {}).items(), path, depth)
 
-    def _items(self, items: Mapping[object, object] | Mapping[str, object], path: str, depth: int) -> Iterator[tuple[str, str]]:
-        for key, item in list(items.items()):
+    def _items(self, items: Iterable[tuple[object, object]], path: str, depth: int) -> Iterator[tuple[str, str]]:
+        for key, item in list(items):
             yield from self._of(item, f"{path}.{key}", depth - 1)
 
     def _known(self, value: object, path: str) -> str | None:

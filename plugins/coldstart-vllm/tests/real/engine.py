@@ -36,8 +36,9 @@ def answers(llm: LLM) -> dict[str, object]:
 def main(model: str, load_format: str, dtype: str, extra: str) -> None:
     if os.environ.get("PLAIN_MATMUL"):
         import vllm._custom_ops as ops
+        from vllm.model_executor.layers import utils
 
-        ops._supports_onednn = False
+        ops._supports_onednn, utils.check_cpu_sgl_kernel = False, lambda *_: False
     began = time.monotonic()
     llm = LLM(
         model,
