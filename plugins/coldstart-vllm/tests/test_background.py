@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
-from coldstart import ColdstartError, Rank
 from coldstart_vllm import background, proof
 from coldstart_vllm.background import Background, Order
 from coldstart_vllm.options import parse
 from coldstart_vllm.relay import Relay
 from coldstart_vllm.skeleton import EngineSkeleton
+from torch import nn
+
+from coldstart import ColdstartError, Rank
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from coldstart_vllm.facts import Axis, Facts, identity_of, other_files, rank_of, refusals
 
 from coldstart.ports import Rank
-from coldstart_vllm.facts import Axis, Facts, identity_of, other_files, rank_of, refusals
 
 PLAIN = Facts(version="0.32.0", model="m.Llama", config="{}", dtype="bfloat16")
 

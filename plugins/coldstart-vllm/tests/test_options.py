@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from coldstart_vllm.options import Options, parse
 
 from coldstart.config import Settings
-from coldstart_vllm.options import Options, parse
 
 
 def test_nothing_means_defaults() -> None:

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from types import ModuleType
 
-import pytest
-
 import coldstart_vllm
+import pytest
 
 LOADERS = "vllm.model_executor.model_loader"
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-
 from coldstart_vllm.relay import Relay
 
 DEADLINE = 20.0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from coldstart_vllm.skeleton import EngineSkeleton
 from torch import nn
 
 import coldstart
 from coldstart.errors import ColdstartError
-from coldstart_vllm.skeleton import EngineSkeleton
 
 Fill = Callable[[nn.Module], Set[str] | None]
 
@@ -69,7 +69,7 @@ async def test_a_load_that_does_more_than_copy_fills_but_makes_no_truth(
         return fill(module)
 
     skeleton = EngineSkeleton(tiny, "tiny", finishing)
-    with pytest.raises(ColdstartError, match="does more than fill tensors: it changes .finished"):
+    with pytest.raises(ColdstartError, match=r"does more than fill tensors: it changes \.finished"):
         await start(checkpoint, skeleton)
     assert skeleton.filled
     expected = type(tiny)()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
-
 from coldstart_vllm.survey import device_of, problems
+from torch import nn
 
 
 def linear() -> nn.Linear:

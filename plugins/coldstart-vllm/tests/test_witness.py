@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
-
 from coldstart_vllm.witness import changes, state_of
+from torch import nn
 
 
 class Quant:

@@ -4,7 +4,7 @@
 
 Prints one JSON line with its answers when it serves, and another one for each line of input: ``answer``,
 ``reload`` (weights in place, from storage), or ``load PATH`` (the same from another checkpoint).
-``PLAIN_MATMUL=1`` in the environment leaves weights where they lie, as vLLM does on a GPU.
+``ENGINE_PATCHES`` in the environment names what is changed in vLLM before it starts; see :data:`PATCHES`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 
+from torch import nn
 from vllm import LLM, SamplingParams
 
 PROMPTS = ([1, 5, 9, 200, 17], list(range(3, 40)))
@@ -33,12 +35,42 @@ def answers(llm: LLM) -> dict[str, object]:
     }
 
 
-def main(model: str, load_format: str, dtype: str, extra: str) -> None:
-    if os.environ.get("PLAIN_MATMUL"):
-        import vllm._custom_ops as ops
-        from vllm.model_executor.layers import utils
+def plain_matmul() -> None:
+    """Leave weights where they lie, as vLLM does on a GPU, instead of packing them for the CPU."""
+    import vllm._custom_ops as ops
+    from vllm.model_executor.layers import utils
 
-        ops._supports_onednn, utils.check_cpu_sgl_kernel = False, lambda *_: False
+    ops._supports_onednn, utils.check_cpu_sgl_kernel = False, lambda *_: False
+
+
+def _llama(after: Callable[[nn.Module, object], object]) -> None:
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+
+    load = LlamaForCausalLM.load_weights
+    LlamaForCausalLM.load_weights = lambda self, weights: after(self, load(self, weights))
+
+
+def silent() -> None:
+    """A model whose ``load_weights`` does not say what it has loaded."""
+    _llama(lambda model, names: None)
+
+
+def finishing() -> None:
+    """A model whose ``load_weights`` does more than copy."""
+
+    def after(model: nn.Module, names: object) -> object:
+        model.model.layers[0].self_attn.finished = 1.5
+        return names
+
+    _llama(after)
+
+
+PATCHES = {patch.__name__: patch for patch in (plain_matmul, silent, finishing)}
+
+
+def main(model: str, load_format: str, dtype: str, extra: str) -> None:
+    for patch in filter(None, os.environ.get("ENGINE_PATCHES", "").split(",")):
+        PATCHES[patch]()
     began = time.monotonic()
     llm = LLM(
         model,
