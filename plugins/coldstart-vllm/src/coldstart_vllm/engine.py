@@ -55,8 +55,14 @@ def facts_of(vllm_config: VllmConfig, model_config: ModelConfig, model: nn.Modul
 
 
 def _configuration(model_config: ModelConfig) -> str:
-    known: dict[str, object] = model_config.hf_config.to_dict()
-    return json.dumps({key: known[key] for key in known if key not in _PATHS}, sort_keys=True, default=repr)
+    return json.dumps(_without_paths(model_config.hf_config.to_dict()), sort_keys=True, default=repr)
+
+
+def _without_paths(value: object) -> object:
+    """``value`` without what says where it was read, at any depth: parts of a model have configurations too."""
+    if isinstance(value, dict):
+        return {str(key): _without_paths(item) for key, item in value.items() if key not in _PATHS}
+    return [_without_paths(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _axis(group: str) -> Axis:
