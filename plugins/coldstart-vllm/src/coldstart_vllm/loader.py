@@ -19,6 +19,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
+from coldstart import IntegrityError
 from coldstart_vllm import background, engine, facts, proof, survey
 from coldstart_vllm.background import Background, Order
 from coldstart_vllm.options import parse
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
 
-    from coldstart import Progress
+    from coldstart import Progress, Replica
 
 logger = init_logger("vllm.coldstart")
 
@@ -87,6 +88,7 @@ class ColdstartLoader(BaseModelLoader):
             return model
         finally:
             self._config = None
+            self._abandon()
         books.restore()
         gc.collect()
         torch.accelerator.empty_cache()
@@ -100,7 +102,10 @@ class ColdstartLoader(BaseModelLoader):
         def fill(module: nn.Module) -> Set[str] | None:
             return relay.call(lambda: self._loaded(module, model_config))
 
-        order = self._order(vllm_config, model, model_config, fill)
+        try:
+            order = self._order(vllm_config, model, model_config, fill)
+        except Exception as error:  # another version of vLLM; nothing has been touched yet
+            order = f"this vLLM is not understood: {error!r}"
         if isinstance(order, str):
             logger.info("coldstart: not for these weights: %s; loading from storage, lending nothing", order)
             self._default.load_weights(model, model_config)
@@ -111,7 +116,7 @@ class ColdstartLoader(BaseModelLoader):
             report = started.start()
         except Exception as error:
             started.leave(wait=True)
-            if not order.skeleton.filled:
+            if not order.skeleton.filled or isinstance(error, IntegrityError):
                 raise _Unfilled(str(error)) from None
             logger.warning("coldstart: loaded from storage, lending nothing: %s", error)
             return
@@ -156,19 +161,32 @@ class ColdstartLoader(BaseModelLoader):
         replica = started.replica if started is not None else None
         if started is None or replica is None:
             return
-        changed = proof.moved(model, replica)
-        if proof.root_of(replica) != self._root:
-            reason = "vLLM has changed the weights in place"
-        elif changed and not self._options.keep_raw:
-            reason = f"vLLM has replaced {len(changed)} of the tensors ({changed[0]}, ...); keep_raw would keep them"
-        else:
+        try:
+            reason = self._unlike(model, replica)
+        except Exception as error:  # the engine has its weights; only lending is at stake
+            reason = f"the memory cannot be proven: {error!r}"
+        if not reason:
             background.remember(model, started)
             logger.info("coldstart: these weights are lent while this engine serves")
             return
-        if changed:
-            proof.move_off(model, replica)
         started.leave()
         logger.info("coldstart: lending nothing: %s", reason)
+
+    def _unlike(self, model: nn.Module, replica: Replica) -> str:
+        """Why the verified memory is not lent any more; empty if it is. What vLLM still uses of it is moved off."""
+        changed = proof.moved(model, replica)
+        if changed and not self._options.keep_raw:
+            proof.move_off(model, replica)
+            return f"vLLM has replaced {len(changed)} of the tensors ({changed[0]}, ...); keep_raw would keep them"
+        if proof.root_of(replica) != self._root:
+            return "vLLM has changed the weights in place"
+        return ""
+
+    def _abandon(self) -> None:
+        """End a cold start whose model did not come to serve."""
+        if self._started is not None:
+            self._started.leave()
+            self._started = None
 
     def _withdraw(self, model: nn.Module) -> None:
         if background.withdraw(model):
