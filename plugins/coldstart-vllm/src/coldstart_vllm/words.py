@@ -7,9 +7,9 @@ from coldstart import Progress, Report
 
 def arrived(report: Report) -> str:
     """Where the weights came from, how fast, and what proves them."""
-    source: str = report.path
-    if report.sources:
-        source = f"{report.path} {'+'.join(report.sources)} over {report.route or report.transport}"
+    source = f"peer {'+'.join(report.sources)} over {report.route or report.transport}" if report.sources else "storage"
+    if report.path == "mixed":
+        source += " and from storage"
     proof = f"every byte verified against the {report.against}" if report.verified else "NOT verified"
     detours = f"; detours: {', '.join(report.detours)}" if report.detours else ""
     return (
