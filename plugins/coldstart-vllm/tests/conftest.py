@@ -1,4 +1,4 @@
-"""What the tests share: a small checkpoint and a module that it fills, as vLLM's loaders would."""
+"""What the tests share: async tests on asyncio, a small checkpoint, and a module filled as vLLM's loaders would."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 class Tiny(nn.Module):
