@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM_VENV ?= .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl zoo soak bench bench-fleet plot-fleet diagram clean
+.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet diagram \
+	clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -38,6 +41,9 @@ soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/sim
 
 test-nccl: $(READY) ## everything of plugins/coldstart-nccl: processes that die, and GPUs where there are two
 	@$(BIN)/pytest plugins/coldstart-nccl/tests
+
+test-vllm: $(VLLM_READY) ## everything of plugins/coldstart-vllm: real vLLM engines on the CPU, in an environment of 3.4 GB
+	@OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest plugins/coldstart-vllm/tests
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench
@@ -71,6 +77,15 @@ $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 		--editable . --editable plugins/coldstart-transformers --editable plugins/coldstart-diffusers
 	@touch $@
 
+$(VLLM_READY): pyproject.toml plugins/coldstart-vllm/pyproject.toml requirements-vllm.txt
+	@echo "setting up $(VLLM_VENV) (once; about ten minutes)"
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-vllm.txt
+	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--editable . --editable plugins/coldstart-vllm
+	@touch $@
+
 clean: ## remove what was built here
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

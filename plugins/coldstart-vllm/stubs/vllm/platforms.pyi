@@ -1,0 +1,4 @@
+class Platform:
+    device_type: str
+
+current_platform: Platform
