@@ -50,7 +50,7 @@ class EngineSkeleton(ModuleSkeleton[nn.Module]):
 
     def impossible(self, module: nn.Module) -> tuple[str, ...]:
         """State that can be neither carried nor rebuilt, in words; looks only."""
-        return self.inventory(module, ()).problems
+        return tuple(self.classify(module).refusals)
 
     def make(self, checkpoint: Checkpoint | None, rank: Rank) -> nn.Module:
         module = super().make(checkpoint, rank)
