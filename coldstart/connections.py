@@ -9,7 +9,7 @@ from __future__ import annotations
 import anyio
 
 from coldstart.errors import ColdstartError
-from coldstart.ports import Connecting, Memory, Transport
+from coldstart.ports import Connecting, Keeping, Memory, Transport
 from coldstart.telemetry import logger
 
 
@@ -24,17 +24,22 @@ class Connections:
         self._memory = memory
         self._over: set[int] = set()
         self._making: dict[int, anyio.CancelScope] = {}
-        self._made: dict[int, tuple[Connecting, bytes]] = {}
+        self._made: dict[int, tuple[Connecting | Keeping, bytes]] = {}
 
     async def open(self, attempt: int, transport: Transport, ticket: bytes) -> bool:
-        """Set the connection up, unless there is one; false if the attempt was over before.
+        """Set up what stays for all pulls, unless that is done; false if the attempt was over before.
 
         Raises:
             TransportError: the source cannot be reached like this.
         """
         if attempt in self._over:
             return False
-        if attempt in self._made or not isinstance(transport, Connecting):
+        if attempt in self._made:
+            return True
+        if isinstance(transport, Keeping):
+            transport.keep(ticket)
+            self._made[attempt] = transport, ticket
+        if not isinstance(transport, Connecting):
             return True
         with anyio.CancelScope() as scope:
             self._making[attempt] = scope

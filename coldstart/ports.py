@@ -210,11 +210,29 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class Keeping(Protocol):
+    """What a transport may offer beside :class:`Transport`: connections that outlive a pull.
+
+    A joiner that receives while its source still receives pulls many times with one ticket.
+    """
+
+    def keep(self, ticket: bytes) -> None:
+        """Joiner: what a pull with ``ticket`` has set up serves the next one, until :meth:`disconnect`.
+
+        Raises TransportError for a ticket that is none.
+        """
+        ...
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """Joiner: take down what was kept for ``ticket``, when no pull is under way; idempotent, soon back."""
+        ...
+
+
+@runtime_checkable
 class Connecting(Protocol):
     """What a transport may offer beside :class:`Transport`: set-up that is done before the first byte is asked for.
 
-    Worth it where set-up takes longer than a round trip, since a joiner that receives while its source still
-    receives pulls many times with one ticket.
+    Worth it where set-up takes longer than a round trip; it is kept as :class:`Keeping` says.
     """
 
     async def connect(self, ticket: bytes, into: Memory) -> None:

@@ -21,6 +21,7 @@ from coldstart.layout import Span
 from coldstart.ports import API, Availability, Grant, Landed, Memory, Traits, TransportSettings
 from coldstart.transports import wire
 from coldstart.transports.tcp_joiner import Pull
+from coldstart.transports.tcp_kept import Kept
 from coldstart.transports.tcp_source import HOST_ADVICE, MAX_CONNECTIONS, Lender, bound
 from coldstart.transports.threads import run_in_threads
 
@@ -32,7 +33,7 @@ _QUIET_SECONDS: Final = 10.0
 
 
 class TcpTransport:
-    """Both sides of tcp; see ``ports.Transport``."""
+    """Both sides of tcp; see ``ports.Transport`` and ``ports.Keeping``."""
 
     name: Final = "tcp"
     traits: Final = TRAITS
@@ -41,6 +42,7 @@ class TcpTransport:
         self._settings = settings
         self._lender = Lender(settings)
         self._pulls: set[Pull] = set()
+        self._kept = Kept()
         self._closed = False
 
     async def offer(self, grant: Grant, memory: Memory) -> bytes:
@@ -70,7 +72,14 @@ class TcpTransport:
         """Fetch ``spans``; see ``ports.Transport.pull``. Failure of one connection ends them all."""
         if self._closed:
             raise TransportError("tcp transport is closed", reason="closed")
-        pull = Pull(wire.decode_ticket(ticket), spans, into, landed, io_seconds=self._settings.io_seconds)
+        pull = Pull(
+            wire.decode_ticket(ticket),
+            spans,
+            into,
+            landed,
+            io_seconds=self._settings.io_seconds,
+            kept=self._kept,
+        )
         self._pulls.add(pull)
         try:
             await run_in_threads(
@@ -81,11 +90,21 @@ class TcpTransport:
         if pull.error is not None:
             raise pull.error
 
+    def keep(self, ticket: bytes) -> None:
+        """See ``ports.Keeping.keep``."""
+        if not self._closed:
+            self._kept.keep(wire.decode_ticket(ticket))
+
+    async def disconnect(self, ticket: bytes) -> None:
+        """See ``ports.Keeping.disconnect``."""
+        self._kept.drop(wire.decode_ticket(ticket))
+
     async def aclose(self) -> None:
         """End all pulls and grants, and wait for their threads."""
         self._closed = True
         for pull in self._pulls:
             pull.stop(TransportError("tcp transport was closed during the pull", reason="closed"))
+        self._kept.close()
         with CancelScope(shield=True):
             await to_thread.run_sync(self._lender.close, _QUIET_SECONDS, limiter=CapacityLimiter(1))
 

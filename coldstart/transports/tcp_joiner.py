@@ -20,6 +20,7 @@ from coldstart.errors import ColdstartError, TransportError
 from coldstart.layout import Span
 from coldstart.ports import Landed, Memory
 from coldstart.transports import wire
+from coldstart.transports.tcp_kept import Kept
 from coldstart.transports.wire import Status, Ticket
 
 QUICK_SECONDS: Final = 0.05
@@ -54,16 +55,24 @@ def next_size(size: int, length: int, seconds: float) -> int:
 
 
 class Pull:
-    """One pull: shared by the threads of its connections."""
+    """One pull: shared by the threads of its connections, which are ``kept`` ones as far as there are any."""
 
     def __init__(
-        self, ticket: Ticket, spans: Sequence[Span], into: Memory, landed: Landed, *, io_seconds: float
+        self,
+        ticket: Ticket,
+        spans: Sequence[Span],
+        into: Memory,
+        landed: Landed,
+        *,
+        io_seconds: float,
+        kept: Kept | None = None,
     ) -> None:
         self._ticket = ticket
         self._rest = deque(span for span in spans if span.length)
         self._into = into
         self._landed = landed
         self._io_seconds = io_seconds
+        self._kept = kept or Kept()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._stopped = False
@@ -101,30 +110,38 @@ class Pull:
 
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
-        """A connection that was admitted."""
+        """A connection that was admitted, now or for an earlier pull."""
+        kept = self._kept.take(self._ticket)
         family = socket.AF_INET6 if ":" in self._ticket.host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock, well = kept or socket.socket(family, socket.SOCK_STREAM), False
+        try:
             with self._lock:
                 if self._stopped:
                     raise ConnectionAbortedError("stopped")
                 self._sockets.add(sock)
-            try:
-                sock.settimeout(self._io_seconds)
-                try:
-                    sock.connect((self._ticket.host, self._ticket.port))
-                except OSError as error:
-                    raise TransportError(
-                        f"cannot connect to tcp source {self._ticket}: {error.strerror or error}", reason="unreachable"
-                    ) from error
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.sendall(wire.hello(self._ticket))
-                self._checked(wire.read_answer(sock), wire.NOWHERE)
-                yield sock
-            finally:
-                with self._lock:  # before it is closed: nobody shuts a descriptor that is reused
-                    self._sockets.discard(sock)
-                if self.stopped:
-                    wire.reset_on_close(sock)
+            if kept is None:
+                self._dial(sock)
+            yield sock
+            well = True
+        finally:
+            with self._lock:  # before it is closed: nobody shuts a descriptor that is reused
+                self._sockets.discard(sock)
+            if self.stopped:
+                wire.reset_on_close(sock)
+            if self.stopped or not well or not self._kept.give(self._ticket, sock):
+                sock.close()
+
+    def _dial(self, sock: socket.socket) -> None:
+        sock.settimeout(self._io_seconds)
+        try:
+            sock.connect((self._ticket.host, self._ticket.port))
+        except OSError as error:
+            raise TransportError(
+                f"cannot connect to tcp source {self._ticket}: {error.strerror or error}", reason="unreachable"
+            ) from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(wire.hello(self._ticket))
+        self._checked(wire.read_answer(sock), wire.NOWHERE)
 
     def _fetch(self, sock: socket.socket) -> None:
         asked: deque[Span] = deque()
