@@ -27,7 +27,7 @@ CHUNK_UNIT = 256 * 1024
 
 MIN_CHUNK = 1024 * 1024
 MAX_CHUNK = 64 * 1024 * 1024
-TARGET_CHUNKS = 64
+TARGET_CHUNKS = 128
 
 PARTS = 2
 """Parts that a stream is received in where a crowd joins at once: chunk c belongs to part c % PARTS."""
@@ -145,7 +145,7 @@ def align(offset: int) -> int:
 
 
 def chunk_bytes_for(nbytes: int) -> int:
-    """The chunk size of a stream of ``nbytes``: about 64 chunks, from 1 MiB to 64 MiB.
+    """The chunk size of a stream of ``nbytes``: about 128 chunks, from 1 MiB to 64 MiB.
 
     A power of two, so that two workers with nearly equal streams agree on it.
     """
