@@ -174,6 +174,14 @@ class Arena:
         """Remember that the module's ``tensor`` is the arena's ``placed`` (for :meth:`quarantine`)."""
         self._adopted.append((tensor, placed))
 
+    def held(self) -> Sequence[tuple[torch.Tensor, Tensor]]:
+        """The module's tensors that lie here, and their places."""
+        return tuple(self._adopted)
+
+    def address(self, placed: Tensor) -> int:
+        """Where a tensor of the layout that has bytes lies, in bytes."""
+        return self._flat.data_ptr() + self._layout.starts[placed.storage] + placed.offset
+
     def _check(self, span: Span) -> None:
         if span.offset < 0 or span.length < 0 or span.end > self._layout.nbytes:
             raise ValueError(f"bytes {span.offset} to {span.end} are outside the arena of {self._layout.nbytes}")

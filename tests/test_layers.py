@@ -19,7 +19,7 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout", "beside", "classification", "probe"),
+    ("errors", "layout", "beside", "classification", "probe", "glance", "scrubbing"),
     ("identity", "plan", "links.__init__", "links.rates"),
     ("group",),
     ("ports", "messages", "config"),
@@ -32,7 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
-    ("claiming", "connections", "lending", "probing"),
+    ("claiming", "connections", "inspecting", "probing"),
+    ("lending",),
     ("joining",),
     ("node",),
     ("wiring",),
@@ -47,8 +48,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "events", "effects", "plan", "phases.*", "machine",
-    "source", "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster", "bus.choice",
-    "bus.leases", "bus.ballots", "group", "policies",
+    "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster",
+    "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

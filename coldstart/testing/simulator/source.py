@@ -247,6 +247,13 @@ class SourceHands:
                 return
         self.process.post_to_source(events.WeightsProven(effect.generation))
 
+    def scrub(self, effect: effects.Scrub) -> None:
+        chunk, memory = effect.chunk, self.process.memory
+        if chunk is not None and memory[chunk] != self.process.joining.expected(chunk):
+            self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
+        else:
+            self.process.post_to_source(events.Scrubbed(effect.generation, chunk, 0.0))
+
 
 def _bits(have: Chunks | None) -> bytes | None:
     return None if have is None else have.encoded()
@@ -261,6 +268,7 @@ SOURCE_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.SendRefusal: SourceHands.send_refusal,
     effects.CloseGrant: SourceHands.close_grant,
     effects.Inspect: SourceHands.inspect,
+    effects.Scrub: SourceHands.scrub,
     effects.ReportDrained: SourceHands.report_drained,
 }
 """What performs each effect: ``SOURCE_HANDS[type(effect)](hands, effect)``. One table for all processes."""

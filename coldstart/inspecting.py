@@ -1,0 +1,120 @@
+"""A source's look at its own weights: where they lie, who wrote to them, and whether the bytes are still the truth.
+
+Decides in what order that is found out. A look at the module comes first: it costs no byte, and memory that the host
+has given up must not be read. Then the chunks of tensors that were written to are digested, then those asked for.
+A count of writes is only a hint, in one direction: torch keeps none for tensors made in inference mode, and none of
+writes through ``.data``, numpy or kernels of one's own; those are found when a chunk's turn to be digested comes.
+
+It must not know torch nor who reads the weights; when to look is ``source.py``'s matter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import anyio.to_thread
+
+from coldstart.events import (
+    Event,
+    Scrubbed,
+    ScrubFailed,
+    WeightsDamaged,
+    WeightsMoved,
+    WeightsProven,
+)
+from coldstart.glance import Glance, Watch
+from coldstart.plan import Chunks
+from coldstart.ports import Digester, Memory
+from coldstart.truths import Truths
+
+NAMED = 3
+"""Tensors of a wrong chunk that are named."""
+
+T = TypeVar("T")
+
+
+class Inspector:
+    """Looks at one worker's weights.
+
+    Args:
+        memory: the verified weights.
+        truths: knows the digests they were verified against; ``digester`` computes them anew.
+        watch: looks at the module they belong to; None where there is none.
+    """
+
+    def __init__(self, memory: Memory, truths: Truths, digester: Digester, watch: Watch | None = None) -> None:
+        self._memory, self._truths, self._digester, self._watch = memory, truths, digester, watch
+        self._generation = 0
+        self._working = 0
+        self._cost = 0.0
+
+    @property
+    def reading(self) -> bool:
+        """Whether the weights are being read here now."""
+        return self._working > 0
+
+    def overtaken(self, generation: int) -> None:
+        """What was asked for of an older generation need not go on: the host may be about to free the memory."""
+        self._generation = max(self._generation, generation)
+
+    async def inspect(self, generation: int, chunks: Chunks | None) -> Event:
+        """Digest ``chunks``, or everything; a digest that cannot be had proves nothing."""
+        wanted = range(self._memory.layout.chunks) if chunks is None else chunks
+        return await self._wrong(generation, wanted) or WeightsProven(generation)
+
+    async def before_offer(self, generation: int) -> Event | None:
+        """What is wrong with the weights, as far as a look tells; None: nothing."""
+        return None if self._watch is None else await self._wrong(generation, ())
+
+    async def scrub(self, generation: int, chunk: int | None) -> Event:
+        """One turn: a look, and ``chunk`` if it is given."""
+        spent = self._cost
+        try:
+            wrong = await self._wrong(generation, () if chunk is None else (chunk,))
+        except Exception as error:  # a digester may raise anything
+            return ScrubFailed(generation, f"{type(error).__name__}: {error}"[:512])
+        return wrong or Scrubbed(generation, chunk, self._cost - spent)
+
+    async def _wrong(self, generation: int, chunks: Iterable[int]) -> WeightsDamaged | WeightsMoved | None:
+        """The first thing that is not as it was verified; None if there is none, or nobody needs to know any more."""
+        if generation < self._generation:
+            return None
+        self._working += 1
+        try:
+            glance = Glance() if self._watch is None else await self._in_thread(self._watch.look)
+            if glance.moved:
+                return WeightsMoved(generation, glance.moved)
+            for chunk in sorted({*chunks, *glance.chunks}):
+                if generation < self._generation:
+                    return None
+                span = self._memory.layout.chunk(chunk)
+                digest = await self._in_thread(partial(self._digester.digest, self._memory, span))
+                if self._truths.expected(chunk) != digest:
+                    return WeightsDamaged(generation, chunk, self._described(chunk, glance))
+            if self._watch is not None:
+                self._watch.proven(glance)
+            return None
+        finally:
+            self._working -= 1
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread, and count what it takes of a core."""
+
+        def timed() -> tuple[T, float]:
+            began = time.thread_time()
+            done = work()
+            return done, time.thread_time() - began
+
+        done, cost = await anyio.to_thread.run_sync(timed)
+        self._cost += cost
+        return done
+
+    def _described(self, chunk: int, glance: Glance) -> str:
+        """What lies in a wrong chunk: first what is known to have been written to."""
+        within = self._memory.layout.lying_in(self._memory.layout.chunk(chunk))
+        names = sorted(within, key=lambda name: name not in glance.written)
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"chunk {chunk} ({', '.join(names[:NAMED])}{more}) is not what was verified"
