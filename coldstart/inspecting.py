@@ -113,8 +113,8 @@ class Inspector:
         return done
 
     def _described(self, chunk: int, glance: Glance) -> str:
-        """What lies in a wrong chunk: first what is known to have been written to."""
+        """What lies in a wrong chunk; only what was written to, where that is known."""
         within = self._memory.layout.lying_in(self._memory.layout.chunk(chunk))
-        names = sorted(within, key=lambda name: name not in glance.written)
+        names = [name for name in within if name in glance.written] or within
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"chunk {chunk} ({', '.join(names[:NAMED])}{more}) is not what was verified"
