@@ -117,6 +117,7 @@ class Scenario(msgspec.Struct, frozen=True):
         trouble: faults strike within this time, ``strikes`` of them.
         prefer: the joiners' choice among sources; see ``coldstart.policies``. Its ``rates`` are empty here.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
+        scrub: a source digests its weights anew in so many seconds; 0: never, and what rots is found by joiners.
     """
 
     workers: int = 64
@@ -134,6 +135,7 @@ class Scenario(msgspec.Struct, frozen=True):
     trouble: float = 30.0
     strikes: int = 16
     group_size: int = 1
+    scrub: float = 0.0
     prefer: Prefer | None = None
 
     @property
