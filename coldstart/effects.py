@@ -272,11 +272,11 @@ class Inspect(Effect, frozen=True):
 
 
 class Scrub(Effect, frozen=True):
-    """Look at our own weights, digest what somebody wrote to, and ``chunk`` if one is due. Answered by Scrubbed,
+    """Look at our own weights, digest what somebody wrote to, and the ``chunks`` that are due. Answered by Scrubbed,
     ScrubFailed, WeightsDamaged or WeightsMoved."""
 
     generation: int
-    chunk: int | None
+    chunks: Chunks
 
 
 class ReportDrained(Effect, frozen=True):

@@ -398,13 +398,13 @@ class WeightsMoved(Event, frozen=True):
 
 
 class Scrubbed(Event, frozen=True):
-    """A turn of scrubbing, in which ``chunk`` was due if it is not None, found nothing wrong, as of ``generation``.
+    """A turn of scrubbing, in which ``chunks`` were due, found nothing wrong, as of ``generation``.
 
     It took ``seconds`` of a core.
     """
 
     generation: int
-    chunk: int | None
+    chunks: Chunks
     seconds: float
 
 

@@ -11,7 +11,7 @@ It must not know torch nor who reads the weights; when to look is ``source.py``'
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from coldstart.events import (
 )
 from coldstart.glance import Glance, Watch
 from coldstart.plan import Chunks
-from coldstart.ports import Digester, Memory
+from coldstart.ports import BatchDigester, Digester, Memory
 from coldstart.truths import Truths
 
 NAMED = 3
@@ -47,6 +47,8 @@ class Inspector:
 
     def __init__(self, memory: Memory, truths: Truths, digester: Digester, watch: Watch | None = None) -> None:
         self._memory, self._truths, self._digester, self._watch = memory, truths, digester, watch
+        self.at_once = digester.at_once(memory) if isinstance(digester, BatchDigester) else 1
+        """Chunks that one call digests at most."""
         self._generation = 0
         self._working = 0
         self._cost = 0.0
@@ -69,14 +71,14 @@ class Inspector:
         """What is wrong with the weights, as far as a look tells; None: nothing."""
         return None if self._watch is None else await self._wrong(generation, ())
 
-    async def scrub(self, generation: int, chunk: int | None) -> Event:
-        """One turn: a look, and ``chunk`` if it is given."""
+    async def scrub(self, generation: int, chunks: Chunks) -> Event:
+        """One turn: a look, and ``chunks``."""
         spent = self._cost
         try:
-            wrong = await self._wrong(generation, () if chunk is None else (chunk,))
+            wrong = await self._wrong(generation, chunks)
         except Exception as error:  # a digester may raise anything
             return ScrubFailed(generation, f"{type(error).__name__}: {error}"[:512])
-        return wrong or Scrubbed(generation, chunk, self._cost - spent)
+        return wrong or Scrubbed(generation, chunks, self._cost - spent)
 
     async def _wrong(self, generation: int, chunks: Iterable[int]) -> WeightsDamaged | WeightsMoved | None:
         """The first thing that is not as it was verified; None if there is none, or nobody needs to know any more."""
@@ -87,18 +89,25 @@ class Inspector:
             glance = Glance() if self._watch is None else await self._in_thread(self._watch.look)
             if glance.moved:
                 return WeightsMoved(generation, glance.moved)
-            for chunk in sorted({*chunks, *glance.chunks}):
+            wanted = sorted({*chunks, *glance.chunks})
+            for first in range(0, len(wanted), self.at_once):
                 if generation < self._generation:
                     return None
-                span = self._memory.layout.chunk(chunk)
-                digest = await self._in_thread(partial(self._digester.digest, self._memory, span))
-                if self._truths.expected(chunk) != digest:
-                    return WeightsDamaged(generation, chunk, self._described(chunk, glance))
+                some = wanted[first : first + self.at_once]
+                for chunk, digest in zip(some, await self._in_thread(partial(self._digests, some)), strict=True):
+                    if self._truths.expected(chunk) != digest:
+                        return WeightsDamaged(generation, chunk, self._described(chunk, glance))
             if self._watch is not None:
                 self._watch.proven(glance)
             return None
         finally:
             self._working -= 1
+
+    def _digests(self, chunks: Sequence[int]) -> Sequence[bytes]:
+        spans = [self._memory.layout.chunk(chunk) for chunk in chunks]
+        if isinstance(self._digester, BatchDigester):
+            return self._digester.digests(self._memory, spans)
+        return [self._digester.digest(self._memory, span) for span in spans]
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do ``work`` in a thread, and count what it takes of a core."""

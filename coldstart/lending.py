@@ -124,8 +124,8 @@ class Lending:
                 await self._close(effect)
             case effects.Inspect():
                 self.post(await self._inspect(effect))
-            case effects.Scrub(generation=generation, chunk=chunk):
-                self.post(await self._inspector.scrub(generation, chunk))
+            case effects.Scrub(generation=generation, chunks=chunks):
+                self.post(await self._inspector.scrub(generation, chunks))
             case effects.ReportDrained():
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())

@@ -115,7 +115,8 @@ class Node:
         chance = chance or SystemRandom()
         station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus, chance)
         truths = Truths(station, layout, algorithm)
-        scrub = Pace(policy.scrub, policy.scrub_share, layout.chunks)
+        self._inspector = Inspector(target.memory, truths, target.digester, watch)
+        scrub = Pace(policy.scrub, policy.scrub_share, layout.chunks, self._inspector.at_once)
         terms = Terms(station.lineage, policy.slots, names, policy.lease, drain=policy.limits.drain, scrub=scrub)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
@@ -131,7 +132,6 @@ class Node:
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
-        self._inspector = Inspector(target.memory, truths, target.digester, watch)
         self._lending = Lending(
             station,
             target.memory,

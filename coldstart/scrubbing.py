@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from coldstart.plan import Chunks
+
 LOOK_SECONDS = 2.0
 """Where tensors lie and who wrote to them is looked at so often, also while no chunk is due: it reads no weights."""
 
@@ -24,11 +26,13 @@ class Pace(msgspec.Struct, frozen=True):
         seconds: one pass over all chunks takes so long, or longer; 0: never.
         share: most of one core's time that turns may take, from 0 to 1.
         chunks: of the weights.
+        at_once: chunks that one turn digests at most, where that costs about what one costs.
     """
 
     seconds: float = 0.0
     share: float = 0.005
     chunks: int = 1
+    at_once: int = 1
 
     @property
     def each(self) -> float:
@@ -47,15 +51,18 @@ class Pass(msgspec.Struct, frozen=True):
     due: float = 0.0
     missed: int = 0
 
-    def wanted(self, at: float) -> int | None:
-        """The chunk that is due now, if one is."""
-        return self.chunk if at >= self.due else None
+    def wanted(self, pace: Pace, at: float) -> Chunks:
+        """The chunks that are due now: none, or those from the next one on, up to the end of the pass."""
+        if at < self.due:
+            return Chunks()
+        late = int((at - self.due) / pace.each) if pace.each > 0 else 0
+        return Chunks.of(range(self.chunk, min(self.chunk + min(late + 1, pace.at_once), pace.chunks)))
 
-    def after(self, pace: Pace, chunk: int | None, at: float) -> Pass:
-        """As it stands once a turn that digested ``chunk`` has found everything right."""
-        if chunk is None:
+    def after(self, pace: Pace, chunks: Chunks, at: float) -> Pass:
+        """As it stands once a turn that digested ``chunks`` has found everything right."""
+        if not chunks:
             return Pass(self.chunk, self.due)
-        return Pass((chunk + 1) % max(pace.chunks, 1), at + pace.each)
+        return Pass((self.chunk + len(chunks)) % max(pace.chunks, 1), at + pace.each)
 
     def after_miss(self) -> Pass:
         """As it stands once a turn has failed: the same chunk again."""

@@ -264,7 +264,7 @@ def scrubbed(source: Source, event: events.Scrubbed, at: float) -> Move:
     if event.generation != source.generation:
         return source, ()
     pace = source.terms.scrub
-    rested = replace(source, scrubbing=source.scrubbing.after(pace, event.chunk, at))
+    rested = replace(source, scrubbing=source.scrubbing.after(pace, event.chunks, at))
     return rested, (Arm(Timer.SCRUB, pace.pause(event.seconds)),)
 
 
@@ -352,7 +352,7 @@ def expired(source: Source, event: events.Expired, at: float) -> Move:
         case Timer.TELL if source.have is not None:
             return replace(source, told=at), _progress(source)
         case Timer.SCRUB if source.mode is Mode.OPEN and source.have is None:
-            return source, (Scrub(source.generation, source.scrubbing.wanted(at)),)
+            return source, (Scrub(source.generation, source.scrubbing.wanted(source.terms.scrub, at)),)
         case Timer.GRANT:
             return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:

@@ -6,7 +6,7 @@ Real workers, store and sockets in one process. What a host does to its weights 
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -199,7 +199,7 @@ CHANGES: dict[Change, str] = {
     replace_layer: "layer.weight was taken out of the module, or replaced",
     remake_parameter: "experts was taken out of the module, or replaced",
     give_other_memory: "experts was given other memory",
-    nn.Module.half: "was given other memory",
+    nn.Module.half: "became float16",
     free: "was taken out of the module, or replaced",
 }
 
@@ -318,12 +318,12 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
 ) -> None:
     """The host may free it inside the block."""
     reading, go = threading.Event(), threading.Event()
-    digest = ChunkDigester.digest
+    digests = ChunkDigester.digests
 
-    def held_up(self: ChunkDigester, memory: Memory, span: Span) -> bytes:
+    def held_up(self: ChunkDigester, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
         reading.set()
         assert go.wait(SECONDS)
-        return digest(self, memory, span)
+        return digests(self, memory, spans)
 
     entered = anyio.Event()
 
@@ -332,7 +332,7 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
             entered.set()
 
     async with join(checkpoint, "a", settings) as replica:
-        monkeypatch.setattr(ChunkDigester, "digest", held_up)
+        monkeypatch.setattr(ChunkDigester, "digests", held_up)
         assert await anyio.to_thread.run_sync(reading.wait, SECONDS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(change, replica)

@@ -19,9 +19,9 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout", "beside", "classification", "probe", "glance", "scrubbing"),
+    ("errors", "layout", "beside", "classification", "probe", "glance"),
     ("identity", "plan", "links.__init__", "links.rates"),
-    ("group",),
+    ("group", "scrubbing"),
     ("ports", "messages", "config"),
     ("events", "registry", "headers", "policies"),
     ("effects", "checkpoint", "landing", "links.meter", "links.files"),

@@ -75,8 +75,8 @@ def world(source: Source) -> Iterator[Event]:
         yield events.WeightsProven(generation)
         yield events.WeightsDamaged(generation, 1)
         yield events.WeightsMoved(generation, "a.weight was freed")
-        yield events.Scrubbed(generation, 0, 0.0)
-        yield events.Scrubbed(generation, None, 0.0)
+        yield events.Scrubbed(generation, Chunks.first(1), 0.0)
+        yield events.Scrubbed(generation, Chunks(), 0.0)
         yield events.ScrubFailed(generation, "out of memory")
     yield events.DrainRequested()
     if source.mode in (Mode.SILENT, Mode.OPEN):
@@ -304,15 +304,15 @@ SCRUBBED = Source(msgspec.structs.replace(TERMS, scrub=Pace(60.0, chunks=4)), ha
 def test_weights_that_are_lent_as_a_whole_are_digested_anew_chunk_by_chunk() -> None:
     source, asked = step(SCRUBBED, events.LendingStarted(), 0.0)
     assert Arm(Timer.SCRUB, 2.0) in asked
-    found: list[int | None] = []
+    found: list[Chunks] = []
     for turn in range(40):
         _, asked = step(source, events.Expired(Timer.SCRUB), 2.0 * turn)
         (scrub,) = asked
         assert isinstance(scrub, effects.Scrub)
-        found.append(scrub.chunk)
-        source, asked = step(source, events.Scrubbed(1, scrub.chunk, 0.001), 2.0 * turn)
+        found.append(scrub.chunks)
+        source, asked = step(source, events.Scrubbed(1, scrub.chunks, 0.001), 2.0 * turn)
         assert asked == (Arm(Timer.SCRUB, 2.0),)
-    assert [chunk for chunk in found if chunk is not None] == [0, 1, 2, 3, 0], "a pass takes a minute"
+    assert [chunk for chunks in found for chunk in chunks] == [0, 1, 2, 3, 0], "a pass takes a minute"
     assert len(found) == 40, "in between it only looks"
 
 
@@ -328,7 +328,18 @@ def test_weights_that_are_lent_as_a_whole_are_digested_anew_chunk_by_chunk() -> 
 )
 def test_the_time_between_turns_follows_from_what_they_cost(pace: Pace, cost: float, pause: float) -> None:
     source = Source(msgspec.structs.replace(TERMS, scrub=pace), Mode.OPEN, have=None)
-    assert step(source, events.Scrubbed(1, 0, cost), 0.0)[1] == (Arm(Timer.SCRUB, pytest.approx(pause)),)
+    assert step(source, events.Scrubbed(1, Chunks.first(1), cost), 0.0)[1] == (Arm(Timer.SCRUB, pytest.approx(pause)),)
+
+
+def test_where_many_cost_what_one_does_a_late_turn_makes_up_for_it() -> None:
+    source = Source(msgspec.structs.replace(TERMS, scrub=Pace(60.0, chunks=6, at_once=4)), Mode.OPEN, have=None)
+    _, asked = step(source, events.Expired(Timer.SCRUB), 25.0)
+    assert asked == (effects.Scrub(1, Chunks.first(3)),)
+    source, _ = step(source, events.Scrubbed(1, Chunks.first(3), 0.1), 25.0)
+    assert step(source, events.Expired(Timer.SCRUB), 34.0)[1] == (effects.Scrub(1, Chunks()),)
+    assert step(source, events.Expired(Timer.SCRUB), 1000.0)[1] == (effects.Scrub(1, Chunks.of([3, 4, 5])),)
+    source, _ = step(source, events.Scrubbed(1, Chunks.of([3, 4, 5]), 0.1), 1000.0)
+    assert source.scrubbing.chunk == 0
 
 
 def test_nothing_is_scrubbed_that_is_not_lent_as_a_whole_or_that_nobody_wants_scrubbed() -> None:
@@ -360,7 +371,7 @@ def test_a_change_that_nobody_announced_withdraws_the_source(found: Event, reaso
     assert (source.mode, source.generation, source.why) == (Mode.WITHHELD, 2, why)
     assert effects.Advertise(2, 0, lends=False) in asked
     assert effects.SendRefusal("t1", "t1.joiner", 7, reason) in asked
-    assert after(source, events.Scrubbed(1, 3, 0.0)) == (source, ()), "a turn that it overtook"
+    assert after(source, events.Scrubbed(1, Chunks.of([3]), 0.0)) == (source, ()), "a turn that it overtook"
     source, asked = after(source, events.WeightsSettled(), events.WeightsProven(2))
     assert (source.mode, source.why) == (Mode.OPEN, "")
 
@@ -370,7 +381,7 @@ def test_a_turn_that_fails_is_tried_again_and_then_proves_the_weights_wrong() ->
     for _ in range(MISSES - 1):
         source, asked = after(source, events.ScrubFailed(1, "out of memory"))
         assert asked == (Arm(Timer.SCRUB, 2.0),)
-    assert after(source, events.Scrubbed(1, None, 0.0))[0].scrubbing.missed == 0
+    assert after(source, events.Scrubbed(1, Chunks(), 0.0))[0].scrubbing.missed == 0
     source, _ = after(source, events.ScrubFailed(1, "out of memory"))
     assert (source.mode, source.why) == (
         Mode.WITHHELD,

@@ -14,16 +14,14 @@ It must not know digests, nor what follows from a look (``coldstart/inspecting.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence, Set
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from coldstart.glance import Glance
 from coldstart.layout import Layout, Span, Tensor
-
-ValueT = TypeVar("ValueT")
 
 
 class Held(Protocol):
@@ -41,30 +39,49 @@ class Held(Protocol):
         ...
 
 
+class _Seen(NamedTuple):
+    """One tensor as it was when watching began."""
+
+    tensor: torch.Tensor
+    placed: Tensor
+    address: int
+    dtype: torch.dtype
+    registered: bool
+    """Whether a submodule held it; what hides elsewhere cannot be missed there."""
+
+
 class ModuleWatch:
     """Watches ``module``; implements :class:`coldstart.glance.Watch`. Knows nothing until :meth:`begin`."""
 
     def __init__(self, module: nn.Module, memory: Held) -> None:
         self._module, self._memory = module, memory
-        self._tensors: Sequence[tuple[torch.Tensor, Tensor]] = ()
-        self._registered: frozenset[int] = frozenset()
+        self._seen: Sequence[_Seen] = ()
         self._writes: dict[str, int] = {}
 
     def begin(self) -> None:
         """From now on: the tensors' bytes are right, or will be digested after this."""
-        self._tensors = [(tensor, placed) for tensor, placed in self._memory.held() if placed.storage >= 0]
-        present = set(_held_by(self._module))
-        self._registered = frozenset(id(tensor) for tensor, _ in self._tensors) & present
-        self._writes = {placed.name: _writes(tensor) for tensor, placed in self._tensors}
+        held, present = [item for item in self._memory.held() if item[1].storage >= 0], _held_by(self._module)
+        self._writes = {placed.name: _writes(tensor) for tensor, placed in held}
+        self._seen = [
+            _Seen(tensor, placed, self._memory.address(placed), tensor.dtype, id(tensor) in present)
+            for tensor, placed in held
+        ]
 
     def look(self) -> Glance:
         """See :meth:`coldstart.glance.Watch.look`."""
-        present = set(_held_by(self._module))
+        present = _held_by(self._module)
         written: dict[str, int] = {}
         chunks: set[int] = set()
-        for tensor, placed in self._tensors:
-            if moved := self._moved(tensor, placed, present):
-                return Glance(moved)
+        for seen in self._seen:
+            tensor, placed, address, dtype, registered = seen
+            if (
+                (registered and id(tensor) not in present)
+                or tensor.data_ptr() != address
+                or tensor.dtype is not dtype
+                or tensor.shape != placed.shape
+                or tensor.stride() != placed.stride
+            ):
+                return Glance(_moved(seen, present))
             count = _writes(tensor)
             if count != self._writes[placed.name]:
                 written[placed.name] = count
@@ -75,20 +92,6 @@ class ModuleWatch:
         """See :meth:`coldstart.glance.Watch.proven`."""
         self._writes.update(glance.written)
 
-    def _moved(self, tensor: torch.Tensor, placed: Tensor, present: set[int]) -> str:
-        """What has become of a tensor; empty if it is where it was."""
-        if id(tensor) in self._registered and id(tensor) not in present:
-            return f"{placed.name} was taken out of the module, or replaced"
-        if tensor.is_meta or tensor.untyped_storage().nbytes() == 0:
-            return f"the memory of {placed.name} was freed"
-        if tensor.data_ptr() != self._memory.address(placed):
-            return f"{placed.name} was given other memory"
-        if tensor.dtype is not getattr(torch, placed.dtype):
-            return f"{placed.name} became {str(tensor.dtype).removeprefix('torch.')}"
-        if tensor.shape != placed.shape or tensor.stride() != placed.stride:
-            return f"{placed.name} was given another shape"
-        return ""
-
     def _chunks(self, placed: Tensor) -> range:
         """The chunks in which the tensor's storage lies."""
         layout = self._memory.layout
@@ -96,24 +99,35 @@ class ModuleWatch:
         return range(span.offset // layout.chunk_bytes, (span.end - 1) // layout.chunk_bytes + 1)
 
 
+def _moved(seen: _Seen, present: Set[int]) -> str:
+    """What has become of a tensor that is not as it was."""
+    tensor, name = seen.tensor, seen.placed.name
+    if seen.registered and id(tensor) not in present:
+        return f"{name} was taken out of the module, or replaced"
+    if tensor.is_meta or tensor.untyped_storage().nbytes() == 0:
+        return f"the memory of {name} was freed"
+    if tensor.dtype is not seen.dtype:
+        return f"{name} became {str(tensor.dtype).removeprefix('torch.')}"
+    if tensor.shape != seen.placed.shape or tensor.stride() != seen.placed.stride:
+        return f"{name} was given another shape"
+    return f"{name} was given other memory"
+
+
 def _writes(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _held_by(module: nn.Module) -> Iterator[int]:
-    """The ids of all parameters and buffers; the host may change the module meanwhile."""
-    seen: set[int] = set()
+def _held_by(module: nn.Module) -> Set[int]:
+    """The ids of all parameters and buffers. The host may change the module meanwhile, so each dict is copied first."""
+    found: set[int] = set()
+    seen = {id(module)}
     waiting = [module]
     while waiting:
         owner = waiting.pop()
-        if id(owner) in seen:
-            continue
-        seen.add(id(owner))
-        for tensors in (owner._parameters, owner._buffers):
-            yield from [id(tensor) for tensor in _values(tensors) if tensor is not None]
-        waiting.extend(child for child in _values(owner._modules) if child is not None)
-
-
-def _values(held: Mapping[str, ValueT]) -> list[ValueT]:
-    """A copy that another thread cannot disturb."""
-    return list(held.values())
+        found.update(map(id, list(owner._parameters.values())))
+        found.update(map(id, list(owner._buffers.values())))
+        for child in list(owner._modules.values()):
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                waiting.append(child)
+    return found

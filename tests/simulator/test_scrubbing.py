@@ -23,7 +23,7 @@ class Inattentive(Process):
     def source_step(state: Source, event: Event, at: float) -> tuple[Source, tuple[Effect, ...]]:
         after, asked = source.step(state, event, at)
         for scrub in [effect for effect in asked if isinstance(effect, Scrub)]:
-            after, asked = source.step(after, Scrubbed(scrub.generation, scrub.chunk, 0.0), at)
+            after, asked = source.step(after, Scrubbed(scrub.generation, scrub.chunks, 0.0), at)
         return after, asked
 
 

@@ -248,11 +248,12 @@ class SourceHands:
         self.process.post_to_source(events.WeightsProven(effect.generation))
 
     def scrub(self, effect: effects.Scrub) -> None:
-        chunk, memory = effect.chunk, self.process.memory
-        if chunk is not None and memory[chunk] != self.process.joining.expected(chunk):
-            self.process.post_to_source(events.WeightsDamaged(effect.generation, chunk))
+        expected, memory = self.process.joining.expected, self.process.memory
+        wrong = next((chunk for chunk in effect.chunks if memory[chunk] != expected(chunk)), None)
+        if wrong is not None:
+            self.process.post_to_source(events.WeightsDamaged(effect.generation, wrong))
         else:
-            self.process.post_to_source(events.Scrubbed(effect.generation, chunk, 0.0))
+            self.process.post_to_source(events.Scrubbed(effect.generation, effect.chunks, 0.0))
 
 
 def _bits(have: Chunks | None) -> bytes | None:
