@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coldstart import rowsums
+from coldstart.captures import apart_from_captures
 from coldstart.csfp1 import ALGORITHM, ROW_BYTES, finish, sums_of_views
 from coldstart.errors import IntegrityError
 from coldstart.layout import Span
@@ -63,7 +64,8 @@ class ChunkDigester:
     def digests(self, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
         """The digest of each span; raises as :meth:`digest` does."""
         if memory.device != "cpu" and isinstance(memory, Resident):
-            return _on_device(memory, spans, torch.device(memory.device))
+            with apart_from_captures(memory.device):
+                return _on_device(memory, spans, torch.device(memory.device))
         return [_of_views(memory, span) for span in spans]
 
     def at_once(self, memory: Memory) -> int:
