@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from coldstart.captures import apart_from_captures
+from coldstart.driver import apart_from_captures
 from coldstart.errors import ConfigError
 from coldstart.layout import ALIGNMENT, Layout, Span, Tensor
 from coldstart.ports import Region

@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coldstart import rowsums
-from coldstart.captures import apart_from_captures
 from coldstart.csfp1 import ALGORITHM, ROW_BYTES, finish, sums_of_views
+from coldstart.driver import apart_from_captures
 from coldstart.errors import IntegrityError
 from coldstart.layout import Span
 from coldstart.ports import Memory

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("effects", "checkpoint", "landing", "links.meter", "links.files"),
     ("phases.*", "source"),
     ("machine", "runner"),
-    ("bus.*", "transports.*", "kernels", "csfp1", "captures"),
+    ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),

@@ -3,6 +3,7 @@
 Decides what torch can tell without reading weights. A tensor must have the address, dtype, shape and strides that it
 was verified with, and some submodule must still hold it: whoever quantises, converts, offloads or reloads gives
 parameters other memory, or modules other parameters. A layer that is only wrapped, as adapters do, changes nothing.
+On a device there must also be memory behind the address still.
 
 A tensor's count of writes (``_version``) grows with every operation in place that torch sees, also in inference mode
 and through views; not with writes through ``.data``, numpy or raw kernels, nor with what batch norm does to its
@@ -20,6 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
+from coldstart.driver import is_mapped
 from coldstart.glance import Glance
 from coldstart.layout import Layout, Span, Tensor
 
@@ -29,6 +31,9 @@ class Held(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+
+    @property
+    def device(self) -> str: ...
 
     def held(self) -> Sequence[tuple[torch.Tensor, Tensor]]:
         """The module's tensors and their places in the layout."""
@@ -69,7 +74,7 @@ class ModuleWatch:
 
     def look(self) -> Glance:
         """See :meth:`coldstart.glance.Watch.look`."""
-        present = _held_by(self._module)
+        present, on_device = _held_by(self._module), self._memory.device != "cpu"
         written: dict[str, int] = {}
         chunks: set[int] = set()
         for seen in self._seen:
@@ -82,6 +87,8 @@ class ModuleWatch:
                 or tensor.stride() != placed.stride
             ):
                 return Glance(_moved(seen, present))
+            if on_device and not is_mapped(address):
+                return Glance(f"the memory of {placed.name} was taken away")
             count = _writes(tensor)
             if count != self._writes[placed.name]:
                 written[placed.name] = count

@@ -1,4 +1,4 @@
-"""A source's own work on the device beside a host that captures CUDA graphs: neither disturbs the other."""
+"""A source as a guest on a device: it spoils no capture of the host, and reads no memory that was taken away."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from coldstart.arena import Arena
 from coldstart.digest import ChunkDigester
+from coldstart.driver import is_mapped
 from coldstart.layout import Layout, Span, Tensor
 
 pytestmark = [
@@ -56,3 +57,13 @@ def test_captures_of_the_host_do_not_break(work: Callable[[Arena], object]) -> N
         thread.join()
     assert done
     assert set(done) == {expected}
+
+
+def test_memory_that_was_taken_away_is_told_from_memory_that_is_there() -> None:
+    values = torch.zeros(SIZE, dtype=torch.uint8, device="cuda")
+    address = values.data_ptr()
+    assert is_mapped(address)
+    assert is_mapped(address + SIZE - 1)
+    del values
+    torch.cuda.empty_cache()
+    assert not is_mapped(address)
