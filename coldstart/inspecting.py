@@ -4,6 +4,7 @@ Decides in what order that is found out. A look at the module comes first: it co
 has given up must not be read. Then the chunks of tensors that were written to are digested, then those asked for.
 A count of writes is only a hint, in one direction: torch keeps none for tensors made in inference mode, and none of
 writes through ``.data``, numpy or kernels of one's own; those are found when a chunk's turn to be digested comes.
+While weights still arrive, memory is replaced and written to for good reason: then there are only digests.
 
 It must not know torch nor who reads the weights; when to look is ``source.py``'s matter.
 """
@@ -49,7 +50,7 @@ class Inspector:
         self._memory, self._truths, self._digester, self._watch = memory, truths, digester, watch
         self.at_once = digester.at_once(memory) if isinstance(digester, BatchDigester) else 1
         """Chunks that one call digests at most."""
-        self._generation = 0
+        self._generation, self._whole = 0, False
         self._working = 0
         self._cost = 0.0
 
@@ -58,9 +59,12 @@ class Inspector:
         """Whether the weights are being read here now."""
         return self._working > 0
 
-    def overtaken(self, generation: int) -> None:
-        """What was asked for of an older generation need not go on: the host may be about to free the memory."""
-        self._generation = max(self._generation, generation)
+    def advertised(self, generation: int, *, whole: bool) -> None:
+        """As of now ``generation`` is lent or withheld, the ``whole`` of it or what has arrived.
+
+        What was asked for of an older one need not go on: the host may be about to free the memory.
+        """
+        self._generation, self._whole = max(self._generation, generation), self._whole or whole
 
     async def inspect(self, generation: int, chunks: Chunks | None) -> Event:
         """Digest ``chunks``, or everything; a digest that cannot be had proves nothing."""
@@ -69,7 +73,7 @@ class Inspector:
 
     async def before_offer(self, generation: int) -> Event | None:
         """What is wrong with the weights, as far as a look tells; None: nothing."""
-        return None if self._watch is None else await self._wrong(generation, ())
+        return await self._wrong(generation, ())
 
     async def scrub(self, generation: int, chunks: Chunks) -> Event:
         """One turn: a look, and ``chunks``."""
@@ -85,8 +89,9 @@ class Inspector:
         if generation < self._generation:
             return None
         self._working += 1
+        watch = self._watch if self._whole else None
         try:
-            glance = Glance() if self._watch is None else await self._in_thread(self._watch.look)
+            glance = Glance() if watch is None else await self._in_thread(watch.look)
             if glance.moved:
                 return WeightsMoved(generation, glance.moved)
             wanted = sorted({*chunks, *glance.chunks})
@@ -97,8 +102,8 @@ class Inspector:
                 for chunk, digest in zip(some, await self._in_thread(partial(self._digests, some)), strict=True):
                     if self._truths.expected(chunk) != digest:
                         return WeightsDamaged(generation, chunk, self._described(chunk, glance))
-            if self._watch is not None:
-                self._watch.proven(glance)
+            if watch is not None:
+                watch.proven(glance)
             return None
         finally:
             self._working -= 1

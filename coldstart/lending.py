@@ -102,7 +102,7 @@ class Lending:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case effects.Advertise():
-                self._inspector.overtaken(effect.generation)
+                self._inspector.advertised(effect.generation, whole=effect.have is None)
                 self._vouch_for(effect.held, waiting=effect.have is not None)
                 async with self._in_order:
                     await self._advertise(effect)
