@@ -50,7 +50,8 @@ class ChunkDigester:
         Blocks; call it in a thread while there is nothing to hash yet. Digests work without it.
         """
         if device != "cpu":
-            rowsums.prepare(torch.device(device))
+            with apart_from_captures(device):
+                rowsums.prepare(torch.device(device))
 
     def digest(self, memory: Memory, span: Span) -> bytes:
         """16 bytes over every byte of ``span``; lane 0 first, each little-endian.

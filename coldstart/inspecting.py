@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+import anyio
 import anyio.to_thread
 
 from coldstart.events import (
@@ -30,6 +31,9 @@ from coldstart.glance import Glance, Watch
 from coldstart.plan import Chunks
 from coldstart.ports import BatchDigester, Digester, Memory
 from coldstart.truths import Truths
+
+_NEVER = 1 << 62
+"""A generation that no weights will have."""
 
 NAMED = 3
 """Tensors of a wrong chunk that are named."""
@@ -51,7 +55,7 @@ class Inspector:
         self.at_once = digester.at_once(memory) if isinstance(digester, BatchDigester) else 1
         """Chunks that one call digests at most."""
         self._generation, self._whole = 0, False
-        self._working = 0
+        self._working, self._ended = 0, anyio.Event()
         self._cost = 0.0
 
     @property
@@ -65,6 +69,12 @@ class Inspector:
         What was asked for of an older one need not go on: the host may be about to free the memory.
         """
         self._generation, self._whole = max(self._generation, generation), self._whole or whole
+
+    async def leave(self) -> None:
+        """Begin nothing more, and return when the memory is not read here any more: the host may free it."""
+        self._generation = _NEVER
+        while self._working:
+            await self._ended.wait()
 
     async def inspect(self, generation: int, chunks: Chunks | None) -> Event:
         """Digest ``chunks``, or everything; a digest that cannot be had proves nothing."""
@@ -107,6 +117,8 @@ class Inspector:
             return None
         finally:
             self._working -= 1
+            self._ended.set()
+            self._ended = anyio.Event()
 
     def _digests(self, chunks: Sequence[int]) -> Sequence[bytes]:
         spans = [self._memory.layout.chunk(chunk) for chunk in chunks]

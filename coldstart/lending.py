@@ -127,6 +127,7 @@ class Lending:
             case effects.Scrub(generation=generation, chunks=chunks):
                 self.post(await self._inspector.scrub(generation, chunks))
             case effects.ReportDrained():
+                await self._inspector.leave()
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())
             case _:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from random import Random
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from coldstart import events
@@ -113,6 +116,35 @@ async def test_what_a_change_has_overtaken_ends_after_the_digest_in_hand() -> No
     await ours.inspect(1, None)
     assert (digester.digested, watch.proven_with) == ([0], [])
     await ours.inspect(1, None)
+    assert digester.digested == [0]
+
+
+async def test_who_leaves_waits_for_the_digest_in_hand_and_begins_none() -> None:
+    """The host may free the memory then."""
+    reading, go = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        reading.set()
+        assert go.wait(10)
+
+    digester = Noting(hold_up)
+    ours, _ = inspector(Glance(), digester)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ours.inspect, 1, None)
+        assert await anyio.to_thread.run_sync(reading.wait, 10)
+        left = anyio.Event()
+
+        async def leave() -> None:
+            await ours.leave()
+            left.set()
+
+        tasks.start_soon(leave)
+        await anyio.wait_all_tasks_blocked()
+        assert (ours.reading, left.is_set()) == (True, False)
+        go.set()
+        await left.wait()
+    assert (digester.digested, ours.reading) == ([0], False)
+    await ours.scrub(1, Chunks.of([1]))
     assert digester.digested == [0]
 
 
