@@ -11,8 +11,9 @@ moved, and what it is called), ``events`` and ``effects`` (what can happen, what
 for), ``phases`` from ``states`` to ``serve``, ``machine`` and ``source`` (the two machines),
 ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and ``lending`` (perform what
 the machines ask for; what goes over the bus is in ``claiming``, ``truths`` and ``voting``, how
-fast it came in ``links``, whether storage is quicker in ``estimate``), ``node`` (one worker's parts,
-connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
+fast it came in ``links``, whether storage is quicker in ``estimate``, what a source sees of its own
+weights in ``inspecting``), ``node`` (one worker's parts, connected), ``wiring``, ``session`` and
+``replica`` (adapters, life cycle, API).
 """
 
 from __future__ import annotations

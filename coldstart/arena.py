@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
+from coldstart.driver import apart_from_captures
 from coldstart.errors import ConfigError
 from coldstart.layout import ALIGNMENT, Layout, Span, Tensor
 from coldstart.ports import Region
@@ -174,6 +175,14 @@ class Arena:
         """Remember that the module's ``tensor`` is the arena's ``placed`` (for :meth:`quarantine`)."""
         self._adopted.append((tensor, placed))
 
+    def held(self) -> Sequence[tuple[torch.Tensor, Tensor]]:
+        """The module's tensors that lie here, and their places."""
+        return tuple(self._adopted)
+
+    def address(self, placed: Tensor) -> int:
+        """Where a tensor of the layout that has bytes lies, in bytes."""
+        return self._flat.data_ptr() + self._layout.starts[placed.storage] + placed.offset
+
     def _check(self, span: Span) -> None:
         if span.offset < 0 or span.length < 0 or span.end > self._layout.nbytes:
             raise ValueError(f"bytes {span.offset} to {span.end} are outside the arena of {self._layout.nbytes}")
@@ -249,10 +258,11 @@ class _Buffer:
 
     def fetch(self, parts: Iterable[tuple[int, torch.Tensor]]) -> None:
         """Copy device bytes into :attr:`host`, each part to its place; returns when they are there."""
-        with torch.cuda.stream(self._stream):
-            for at, memory in parts:
-                self._pinned[at : at + memory.numel()].copy_(memory, non_blocking=True)
-        self._stream.synchronize()
+        with apart_from_captures("cuda"):
+            with torch.cuda.stream(self._stream):
+                for at, memory in parts:
+                    self._pinned[at : at + memory.numel()].copy_(memory, non_blocking=True)
+            self._stream.synchronize()
 
     def store(self, memory: torch.Tensor) -> None:
         """Copy :attr:`host` into device bytes; returns when they are there."""
@@ -275,7 +285,10 @@ class Staging:
         with self._lock:
             fits = length <= STAGING_BYTES and self._idle
             found = self._idle.pop() if fits else None
-        buffer = found or _Buffer(max(length, STAGING_BYTES), self._device)
+        if found is None:
+            with apart_from_captures("cuda"):
+                found = _Buffer(max(length, STAGING_BYTES), self._device)
+        buffer = found
         buffer.cut(length)
         try:
             yield buffer

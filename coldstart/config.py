@@ -18,6 +18,7 @@ from coldstart.errors import ConfigError
 from coldstart.group import Group
 from coldstart.group import checked as checked_group
 from coldstart.plan import Limits
+from coldstart.scrubbing import Pace
 
 PREFIX = "COLDSTART_"
 
@@ -40,6 +41,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         connections: parallel connections per pull.
         io_seconds: a connection that moves nothing for so long is dead.
         lease: seconds an advert lives without renewal; a dead worker is forgotten after it.
+        scrub: a source digests its weights anew, chunk by chunk, so that they are through in so many seconds, and looks
+            every few seconds whether they are still where they were: what was changed without a word is then lent no
+            more. 0: never, for hosts that announce every change (:meth:`coldstart.Replica.changing`).
+        scrub_share: most of one core's time that this takes, from 0 to 1; large weights on a CPU take longer instead.
         build: seconds that building the skeleton may take.
         floor_gbps: a peer slower than this, in 10^9 bytes per second, costs patience; 0: any rate will do.
         warn_gbps: a peer that gives less, in 10^9 bytes per second, is warned of; 0: none.
@@ -61,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connections: int = 2
     io_seconds: float = 10.0
     lease: float = 6.0
+    scrub: float = 300.0
+    scrub_share: float = Pace().share
     build: float = 600.0
     warn_gbps: float = 0.0
     warn_share: float = 0.0
@@ -135,6 +142,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "floor_gbps": (0, 10_000),
     "warn_gbps": (0, 10_000),
     "warn_share": (0, 1),
+    "scrub": (0, _DAY),
+    "scrub_share": (0.0001, 1),
     "patience": (0, _DAY),
     "follow": (0, _DAY),
     "share": (0, _DAY),

@@ -15,6 +15,7 @@ import torch
 
 from coldstart import rowsums
 from coldstart.csfp1 import ALGORITHM, ROW_BYTES, finish, sums_of_views
+from coldstart.driver import apart_from_captures
 from coldstart.errors import IntegrityError
 from coldstart.layout import Span
 from coldstart.ports import Memory
@@ -49,7 +50,8 @@ class ChunkDigester:
         Blocks; call it in a thread while there is nothing to hash yet. Digests work without it.
         """
         if device != "cpu":
-            rowsums.prepare(torch.device(device))
+            with apart_from_captures(device):
+                rowsums.prepare(torch.device(device))
 
     def digest(self, memory: Memory, span: Span) -> bytes:
         """16 bytes over every byte of ``span``; lane 0 first, each little-endian.
@@ -63,7 +65,8 @@ class ChunkDigester:
     def digests(self, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
         """The digest of each span; raises as :meth:`digest` does."""
         if memory.device != "cpu" and isinstance(memory, Resident):
-            return _on_device(memory, spans, torch.device(memory.device))
+            with apart_from_captures(memory.device):
+                return _on_device(memory, spans, torch.device(memory.device))
         return [_of_views(memory, span) for span in spans]
 
     def at_once(self, memory: Memory) -> int:

@@ -227,13 +227,15 @@ class Withdraw(Effect, frozen=True):
 
 
 class OpenOffer(Effect, frozen=True):
-    """Open our memory to one joiner. Answered by OfferOpened or OfferFailed."""
+    """Open our memory to one joiner, if a look finds it as it was. Answered by OfferOpened, OfferFailed,
+    WeightsDamaged or WeightsMoved."""
 
     transfer: str
     joiner: str
     fence: int
     transport: str
     trace: str
+    generation: int
 
 
 class SendOffer(Effect, frozen=True):
@@ -275,10 +277,19 @@ class CloseGrant(Effect, frozen=True):
 
 
 class Inspect(Effect, frozen=True):
-    """Digest ``chunks`` of our own memory anew, or all of them. Answered by WeightsProven or WeightsDamaged."""
+    """Digest ``chunks`` of our own memory anew, or all of them. Answered by WeightsProven, WeightsDamaged or
+    WeightsMoved."""
 
     generation: int
     chunks: Chunks | None = None
+
+
+class Scrub(Effect, frozen=True):
+    """Look at our own weights, digest what somebody wrote to, and the ``chunks`` that are due. Answered by Scrubbed,
+    ScrubFailed, WeightsDamaged or WeightsMoved."""
+
+    generation: int
+    chunks: Chunks
 
 
 class ReportDrained(Effect, frozen=True):

@@ -31,6 +31,7 @@ class Timer(StrEnum):
     RENEW = "renew"
     GRANT = "grant"
     TELL = "tell"
+    SCRUB = "scrub"
     GROUP = "group"
 
 
@@ -405,7 +406,33 @@ class WeightsProven(Event, frozen=True):
 
 
 class WeightsDamaged(Event, frozen=True):
-    """``chunk`` of our memory does not equal the truth, as of ``generation``."""
+    """``chunk`` of our memory does not equal the truth, as of ``generation``; ``what`` lies there, in words."""
 
     generation: int
     chunk: int
+    what: str = ""
+
+
+class WeightsMoved(Event, frozen=True):
+    """The host's weights are not where they were verified, as of ``generation``; ``what`` has become of which."""
+
+    generation: int
+    what: str
+
+
+class Scrubbed(Event, frozen=True):
+    """A turn of scrubbing, in which ``chunks`` were due, found nothing wrong, as of ``generation``.
+
+    It took ``seconds`` of a core.
+    """
+
+    generation: int
+    chunks: Chunks
+    seconds: float
+
+
+class ScrubFailed(Event, frozen=True):
+    """A turn of scrubbing could not look, or not digest: nothing is known."""
+
+    generation: int
+    reason: str

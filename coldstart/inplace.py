@@ -16,7 +16,7 @@ import torch
 
 from coldstart.arena import Staging, settle
 from coldstart.errors import SkeletonError
-from coldstart.layout import ALIGNMENT, Layout, Piece, Span
+from coldstart.layout import ALIGNMENT, Layout, Piece, Span, Tensor
 from coldstart.ports import Region
 
 _ZEROS = bytes(ALIGNMENT)
@@ -27,7 +27,7 @@ class InPlace:
 
     Args:
         layout: the stream that the storages make.
-        tensors: the carried tensors by name; they are kept alive.
+        tensors: the carried tensors by name, as the module holds them; their memory is kept alive.
         device: of all of them.
     """
 
@@ -46,13 +46,13 @@ class InPlace:
     def device(self) -> str:
         return str(self._device)
 
-    def moved(self) -> Sequence[str]:
-        """What no longer lies where it was found: the host has given some weights other memory."""
-        for placed in self._layout.tensors:
-            tensor = self._tensors[placed.name]
-            if placed.storage >= 0 and tensor.data_ptr() != self._addresses[placed.storage] + placed.offset:
-                return (f"{placed.name} has other memory than when it was lent",)
-        return ()
+    def held(self) -> Sequence[tuple[torch.Tensor, Tensor]]:
+        """The module's tensors, and their places."""
+        return [(self._tensors[placed.name], placed) for placed in self._layout.tensors]
+
+    def address(self, placed: Tensor) -> int:
+        """Where a tensor of the layout that has bytes was found, in bytes."""
+        return self._addresses[placed.storage] + placed.offset
 
     def regions(self, span: Span) -> Sequence[Region]:
         """One region per storage that ``span`` touches; padding has no memory behind it."""

@@ -127,6 +127,11 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
             if low < high:
                 yield Piece(index, low - start, high - low, low)
 
+    def lying_in(self, span: Span) -> tuple[str, ...]:
+        """Names of the tensors in whose storages ``span`` has bytes."""
+        touched = {piece.storage for piece in self.pieces(span)}
+        return tuple(tensor.name for tensor in self.tensors if tensor.storage in touched)
+
     def _first(self, offset: int) -> int:
         """Index of the last storage that starts at or before ``offset``."""
         low, high = 0, len(self.starts)

@@ -10,15 +10,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
-import anyio.to_thread
 
 from coldstart import effects, events
 from coldstart.effects import Effect
 from coldstart.errors import BusError, ColdstartError, TransportError
 from coldstart.events import Event
+from coldstart.inspecting import Inspector
 from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
 from coldstart.plan import Chunks
-from coldstart.ports import Advert, Digester, Grant, Memory, Transport
+from coldstart.ports import Advert, Grant, Memory, Transport
 from coldstart.source import NO_SIGN_OF_LIFE, Terms
 from coldstart.station import Station
 from coldstart.telemetry import logger
@@ -42,7 +42,8 @@ class Lending:
     Args:
         station: without a bus nothing is ever lent.
         memory: the verified weights.
-        truths: knows the digests they were verified against; ``digester`` computes them anew.
+        truths: knows the digests they were verified against.
+        inspector: looks whether they are still so.
         transports, terms: what is lent over, and on what conditions.
         host, rack: where we are, in the advert.
         received: bytes per second at which our weights came from a peer; 0: not known.
@@ -57,7 +58,7 @@ class Lending:
         station: Station,
         memory: Memory,
         truths: Truths,
-        digester: Digester,
+        inspector: Inspector,
         transports: Mapping[str, Transport],
         terms: Terms,
         *,
@@ -68,7 +69,7 @@ class Lending:
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
-        self._digester = digester
+        self._inspector = inspector
         self._terms, self._host, self._rack, self._advertised = terms, host, rack, advertised
         self._received = received
         self._complete = False
@@ -94,7 +95,7 @@ class Lending:
                     logger().warning("advert failed", worker=self._worker.name, reason=str(error))
                     self.post(events.AdvertFailed(str(error)))
                 case effects.Inspect(generation=generation):
-                    self.post(events.WeightsDamaged(generation, -1))
+                    self.post(events.WeightsDamaged(generation, -1, f"they cannot be digested: {error}"[:512]))
                 case effects.OpenOffer(transfer=transfer):
                     self._opening.discard(transfer)
                     self.post(events.OfferFailed(transfer, str(error)[:512]))
@@ -104,6 +105,7 @@ class Lending:
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case effects.Advertise():
+                self._inspector.advertised(effect.generation, whole=effect.have is None)
                 self._vouch_for(effect.held, waiting=effect.have is not None)
                 async with self._in_order:
                     await self._advertise(effect)
@@ -125,7 +127,10 @@ class Lending:
                 await self._close(effect)
             case effects.Inspect():
                 self.post(await self._inspect(effect))
+            case effects.Scrub(generation=generation, chunks=chunks):
+                self.post(await self._inspector.scrub(generation, chunks))
             case effects.ReportDrained():
+                await self._inspector.leave()
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
                     self.post_to_joiner(events.Drained())
             case _:
@@ -217,19 +222,18 @@ class Lending:
                     self.post(events.DoneReceived(transfer, GONE))
 
     async def _inspect(self, effect: effects.Inspect) -> Event:
-        """Digest our own memory anew; a digest that cannot be had proves nothing."""
-        layout = self._memory.layout
-        for chunk in effect.chunks if effect.chunks is not None else range(layout.chunks):
-            digest = await anyio.to_thread.run_sync(self._digester.digest, self._memory, layout.chunk(chunk))
-            if self._truths.expected(chunk) != digest:
-                logger().error("own weights differ from the truth", worker=self._worker.name, chunk=chunk)
-                return events.WeightsDamaged(effect.generation, chunk)
-        return events.WeightsProven(effect.generation)
+        """Digest our own memory anew."""
+        return await self._inspector.inspect(effect.generation, effect.chunks)
 
     async def _open(self, effect: effects.OpenOffer) -> None:
         grant = Grant(effect.transfer, effect.joiner, effect.fence, BACKSTOP_SECONDS)
         transport = self._transports[effect.transport]
         self._opening.add(effect.transfer)
+        wrong = await self._inspector.before_offer(effect.generation)
+        if wrong is not None:
+            self._opening.discard(effect.transfer)
+            self.post(wrong)
+            return
         ticket = await transport.offer(grant, self._memory)
         if effect.transfer not in self._opening:  # closed meanwhile: nothing else would revoke it
             await transport.revoke(effect.transfer)

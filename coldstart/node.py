@@ -27,8 +27,10 @@ from coldstart.events import (
     WeightsChanged,
     WeightsSettled,
 )
+from coldstart.glance import Watch
 from coldstart.group import Group
 from coldstart.identity import Shard, lineage
+from coldstart.inspecting import Inspector
 from coldstart.joining import Joining, Target
 from coldstart.journal import Journal
 from coldstart.lending import Lending
@@ -39,6 +41,7 @@ from coldstart.plan import Limits
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Connecting, Consensus, Transport
 from coldstart.runner import Observer, Runner
+from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
@@ -75,6 +78,9 @@ class Policy(msgspec.Struct, frozen=True):
     slots: int = 2
     lease: float = 6.0
     prefer: Prefer | None = None
+    scrub: float = 0.0
+    scrub_share: float = Pace().share
+    """See :class:`coldstart.scrubbing.Pace`."""
 
 
 class Node:
@@ -86,6 +92,7 @@ class Node:
         observers: told of each step of the joiner's machine; ``lend_observers`` of the source's.
         chance: where everything random comes from.
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
+        watch: looks at the module that the target's memory belongs to.
     """
 
     def __init__(
@@ -102,12 +109,15 @@ class Node:
         chance: Random | None = None,
         group: Group | None = None,
         consensus: Consensus | None = None,
+        watch: Watch | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
         station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus, chance)
         truths = Truths(station, layout, algorithm)
-        terms = Terms(station.lineage, policy.slots, names, lease=policy.lease, drain=policy.limits.drain)
+        self._inspector = Inspector(target.memory, truths, target.digester, watch)
+        scrub = Pace(policy.scrub, policy.scrub_share, layout.chunks, self._inspector.at_once)
+        terms = Terms(station.lineage, policy.slots, names, policy.lease, drain=policy.limits.drain, scrub=scrub)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
         links = means.links or Links(None, target.memory.device)
@@ -132,7 +142,7 @@ class Node:
             station,
             target.memory,
             truths,
-            target.digester,
+            self._inspector,
             means.transports,
             terms,
             host=means.host,
@@ -189,9 +199,9 @@ class Node:
 
     @property
     def read(self) -> bool:
-        """Whether somebody may read these weights now, or soon."""
+        """Whether somebody may read these weights now, or soon, we ourselves among them."""
         source = self.source.state
-        return source.mode in (Mode.SILENT, Mode.OPEN) or bool(source.grants)
+        return source.mode in (Mode.SILENT, Mode.OPEN) or bool(source.grants) or self._inspector.reading
 
     def sever(self) -> None:
         """Part what is tied in circles, so that the weights' memory is free as soon as nobody holds the module."""

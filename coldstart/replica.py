@@ -68,6 +68,13 @@ class Replica:
         wired = self._session.wired
         return len(wired.node.source.state.grants) if wired else 0
 
+    @property
+    def withheld(self) -> str:
+        """Why these weights are not lent although they serve: the host changes them, or they are not what was
+        verified any more (which tensor, which chunk). Empty while nothing is wrong."""
+        wired = self._session.wired
+        return wired.node.source.state.why if wired else ""
+
     async def ready(self) -> Report:
         """Wait for SERVE; raises the ColdstartError that the cold start failed with."""
         await self._session.ready.wait()
@@ -102,10 +109,12 @@ class Replica:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Change the weights in place inside this block: load an adapter, quantise, balance experts.
+        """Change the weights in place inside this block: merge an adapter, quantise, balance experts, free memory.
 
-        The block is entered when nobody reads them any more and nobody is sent here. After it they are
-        digested anew, in the background, and lent again only if they equal what was verified.
+        The block is entered when nobody reads them any more, this worker's own digests included, and nobody is sent
+        here. After it they are looked at and digested anew, in the background, and lent again only if they are where
+        they were and equal what was verified; else :attr:`withheld` says which tensor is not. The worker serves on in
+        either case. Weights that became others for good are not offered as another version.
 
         Raises:
             ConfigError: the weights are not here yet.

@@ -5,7 +5,9 @@ still arrive; joiners are told of each and that we live. Like the joiner's machi
 pure: ``step(state, event, at) -> (state, effects)``, total over modes and events. A grant lives
 only as long as its joiner shows signs of life; a joiner that dies, stalls or lies costs a
 source one slot until the grant's time is over, and nothing else. Weights are lent only in the
-layout they were verified in. ``lending.py`` performs what is asked for here.
+layout they were verified in, and only as long as they are what they were: a host should say when it changes
+them; who does not is found out by scrubbing (``scrubbing.py`` has its pace). A source that withdrew serves on.
+``lending.py`` performs what is asked for here.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from coldstart.effects import (
     Inspect,
     OpenOffer,
     ReportDrained,
+    Scrub,
     SendOffer,
     SendProgress,
     SendRefusal,
@@ -34,6 +37,7 @@ from coldstart.effects import (
 from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 from coldstart.plan import Chunks
+from coldstart.scrubbing import MISSES, Pace, Pass
 
 NO_SIGN_OF_LIFE = "no sign of life"
 """Outcome of a grant whose joiner fell silent."""
@@ -90,6 +94,7 @@ class Terms(msgspec.Struct, frozen=True):
         drain: grants in flight may go on for so long.
         tell: while chunks arrive here, joiners are told of them at most so often.
         beat: and of progress that is no chunk yet.
+        scrub: how often the weights are digested anew; never unless it is said.
     """
 
     layout: str
@@ -101,6 +106,7 @@ class Terms(msgspec.Struct, frozen=True):
     drain: float = 10.0
     tell: float = 0.02
     beat: float = 0.5
+    scrub: Pace = Pace()
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -122,6 +128,10 @@ class Source(msgspec.Struct, frozen=True):
     """Chunks that joiners found wrong and that are being inspected, the first one now."""
     suspected: bool = False
     """Struck at the last renewal, for no reason that we know."""
+    why: str = ""
+    """Why the weights are withheld, for whoever runs this worker."""
+    scrubbing: Pass = Pass()
+    """How far we are in digesting everything anew."""
     grants: tuple[Grantee, ...] = ()
     ended: tuple[str, ...] = ()
     """Transfers that ended since the store heard from us; what their joiners say may be lost."""
@@ -177,7 +187,7 @@ def lending_started(source: Source, event: events.LendingStarted, at: float) -> 
         return source, ()
     mode = Mode.WITHHELD if source.mode is Mode.WITHHELD else Mode.OPEN
     lending = replace(source, mode=mode, have=None, parts=())
-    return lending, (_advert(lending), Disarm(Timer.TELL), *_progress(lending))
+    return lending, (_advert(lending), Disarm(Timer.TELL), *_progress(lending), *_scrub(lending))
 
 
 def advertised(source: Source, event: events.Advertised, at: float) -> Move:
@@ -207,7 +217,7 @@ def store_renewed(source: Source, event: events.StoreRenewed, at: float) -> Move
 
 def weights_changed(source: Source, event: events.WeightsChanged, at: float) -> Move:
     """Whoever reads now gets a mixture: nobody may, until the weights are proven again."""
-    return _withhold(source, "weights changed")
+    return _withhold(source, "weights changed", "the host changes the weights")
 
 
 def weights_settled(source: Source, event: events.WeightsSettled, at: float) -> Move:
@@ -235,15 +245,37 @@ def weights_proven(source: Source, event: events.WeightsProven, at: float) -> Mo
     left = replace(source, doubts=source.doubts[1:])
     if left.doubts:
         return left, (_inspect(left),)
-    proven = replace(source, mode=Mode.OPEN, doubts=(), proof=source.proof + 1)
-    return proven, (_advert(proven),)
+    proven = replace(source, mode=Mode.OPEN, doubts=(), proof=source.proof + 1, why="")
+    return proven, (_advert(proven), *(_scrub(proven) if source.mode is Mode.WITHHELD else ()))
 
 
 def weights_damaged(source: Source, event: events.WeightsDamaged, at: float) -> Move:
-    """Our own memory is wrong: it is not lent again."""
-    if event.generation != source.generation or source.mode is Mode.WITHHELD:
+    """Our own memory is wrong: it is not lent again unless the host settles a change, and it is right then."""
+    return _found_out(source, event.generation, "weights damaged", event.what or f"chunk {event.chunk}")
+
+
+def weights_moved(source: Source, event: events.WeightsMoved, at: float) -> Move:
+    """What we would lend may be right still, but it is not what the host serves any more."""
+    return _found_out(source, event.generation, "weights moved", event.what)
+
+
+def scrubbed(source: Source, event: events.Scrubbed, at: float) -> Move:
+    """On to the next chunk, when it is due and this turn has been paid for."""
+    if event.generation != source.generation:
         return source, ()
-    return _withhold(source, "weights damaged")
+    pace = source.terms.scrub
+    rested = replace(source, scrubbing=source.scrubbing.after(pace, event.chunks, at))
+    return rested, (Arm(Timer.SCRUB, pace.pause(event.seconds)),)
+
+
+def scrub_failed(source: Source, event: events.ScrubFailed, at: float) -> Move:
+    """A device may be out of memory for a moment; what stays without a digest proves nothing."""
+    if event.generation != source.generation:
+        return source, ()
+    missed = replace(source, scrubbing=source.scrubbing.after_miss())
+    if missed.scrubbing.missed >= MISSES:
+        return _found_out(missed, event.generation, "weights damaged", f"they cannot be digested: {event.reason}")
+    return missed, (Arm(Timer.SCRUB, source.terms.scrub.pause(0.0)),)
 
 
 # ----------------------------------------------------------------------------------------- grants
@@ -262,7 +294,7 @@ def hello_received(source: Source, event: events.HelloReceived, at: float) -> Mo
     grant = Grantee(event.transfer, event.joiner, transport, event.number)
     beat = () if source.have is None else (Arm(Timer.TELL, source.terms.tell),)
     return source.with_grant(grant), (
-        OpenOffer(event.transfer, event.joiner, event.fence, transport, event.trace),
+        OpenOffer(event.transfer, event.joiner, event.fence, transport, event.trace, source.generation),
         Arm(Timer.GRANT, source.terms.accept, event.transfer),
         *beat,
     )
@@ -319,6 +351,8 @@ def expired(source: Source, event: events.Expired, at: float) -> Move:
             return source, (_advert(source),)
         case Timer.TELL if source.have is not None:
             return replace(source, told=at), _progress(source)
+        case Timer.SCRUB if source.mode is Mode.OPEN and source.have is None:
+            return source, (Scrub(source.generation, source.scrubbing.wanted(source.terms.scrub, at)),)
         case Timer.GRANT:
             return _close(source, event.subject, NO_SIGN_OF_LIFE)
         case Timer.DRAIN if source.mode is Mode.DRAINING:
@@ -334,7 +368,8 @@ def drain_requested(source: Source, event: events.DrainRequested, at: float) -> 
     """No new grants from now on; those in flight have until the drain's end."""
     draining = replace(source, mode=Mode.DRAINING)
     state, effects = _maybe_drained(draining)
-    return state, (Withdraw(), Disarm(Timer.RENEW), Arm(Timer.DRAIN, source.terms.drain), *effects)
+    ended = (Withdraw(), Disarm(Timer.RENEW), Disarm(Timer.SCRUB))
+    return state, (*ended, Arm(Timer.DRAIN, source.terms.drain), *effects)
 
 
 def report_again(source: Source, event: events.DrainRequested, at: float) -> Move:
@@ -359,11 +394,18 @@ _ADVERTISED: Mapping[type[Event], Handler] = {
     events.WeightsChanged: weights_changed,
     events.WeightsProven: weights_proven,
     events.WeightsDamaged: weights_damaged,
+    events.WeightsMoved: weights_moved,
     events.DrainRequested: drain_requested,
 }
-_INSPECTED: frozenset[type[Event]] = frozenset(
-    {events.DoubtReceived, events.WeightsChanged, events.WeightsSettled, events.WeightsProven, events.WeightsDamaged}
-)
+_SCRUBBED: frozenset[type[Event]] = frozenset({events.Scrubbed, events.ScrubFailed})
+_INSPECTED: frozenset[type[Event]] = _SCRUBBED | {
+    events.DoubtReceived,
+    events.WeightsChanged,
+    events.WeightsSettled,
+    events.WeightsProven,
+    events.WeightsDamaged,
+    events.WeightsMoved,
+}
 _ADVERT: frozenset[type[Event]] = frozenset({events.Advertised, events.AdvertFailed, events.StoreRenewed})
 
 _SHARED: frozenset[type[Event]] = frozenset({events.ChunksShared, events.SharingEnded})
@@ -386,6 +428,8 @@ HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
         events.SharingEnded: sharing_ended,
         events.HelloReceived: hello_received,
         events.DoubtReceived: doubt_received,
+        events.Scrubbed: scrubbed,
+        events.ScrubFailed: scrub_failed,
     },
     Mode.WITHHELD: {
         **_ANY,
@@ -401,7 +445,7 @@ HANDLED: Mapping[Mode, Mapping[type[Event], Handler]] = {
 IGNORED: Mapping[Mode, frozenset[type[Event]]] = {
     Mode.SILENT: _ADVERT | (_INSPECTED - {events.WeightsChanged}),
     Mode.OPEN: frozenset({events.WeightsSettled}),
-    Mode.WITHHELD: frozenset({events.ChunksShared, events.DoubtReceived}),
+    Mode.WITHHELD: _SCRUBBED | {events.ChunksShared, events.DoubtReceived},
     Mode.DRAINING: _ADVERT | _INSPECTED | _SHARED | {events.DrainRequested},
     Mode.CLOSED: _ADVERT | _INSPECTED | _SHARED | frozenset(_ANY),
 }
@@ -481,11 +525,25 @@ def _progress(source: Source) -> tuple[SendProgress, ...]:
     )
 
 
-def _withhold(source: Source, reason: str) -> Move:
+def _scrub(source: Source) -> tuple[Arm, ...]:
+    """Begin to look at weights that are lent as a whole."""
+    wanted = source.mode is Mode.OPEN and source.have is None and source.terms.scrub.seconds > 0
+    return (Arm(Timer.SCRUB, source.terms.scrub.pause(0.0)),) if wanted else ()
+
+
+def _found_out(source: Source, generation: int, reason: str, what: str) -> Move:
+    """The weights are others than the host has said; while they are withheld that is only noted."""
+    if generation != source.generation:
+        return source, ()
+    why = f"{reason}: {what}"
+    return (replace(source, why=why), ()) if source.mode is Mode.WITHHELD else _withhold(source, reason, why)
+
+
+def _withhold(source: Source, reason: str, why: str) -> Move:
     """Nothing is lent; those who read are told, and those who have just read will see the new generation."""
-    withheld = replace(source, mode=Mode.WITHHELD, generation=source.generation + 1, doubts=())
+    withheld = replace(source, mode=Mode.WITHHELD, generation=source.generation + 1, doubts=(), why=why)
     state, effects = _close_all(withheld, reason)
-    return state, (_advert(state), *effects)
+    return state, (_advert(state), Disarm(Timer.SCRUB), *effects)
 
 
 def _objection(source: Source, event: events.HelloReceived, transport: str) -> str:

@@ -238,15 +238,18 @@ class JoinerTrace:
 
 
 class SourceTrace:
-    """Observes a source: one span per grant, in the joiner's trace."""
+    """Observes a source: one span per grant, in the joiner's trace, and one per time that weights are withheld."""
 
     def __init__(self, worker: str, shard: str) -> None:
         self._worker, self._shard = worker, shard
         self._spans: dict[str, Span] = {}
         self._outcomes: dict[str, str] = {}
+        self._withheld: Span | None = None
         self._log = logger()
 
     def __call__(self, entry: Entry[Source]) -> None:
+        if entry.before.why != entry.after.why:
+            self._note_withheld(entry.after)
         for effect in entry.effects:
             match effect:
                 case OpenOffer():
@@ -260,9 +263,27 @@ class SourceTrace:
             self._close(transfer)
 
     def end(self) -> None:
-        """Close the spans of all grants."""
+        """Close all spans."""
         for transfer in list(self._spans):
             self._close(transfer)
+        if self._withheld is not None:
+            self._withheld.end()
+            self._withheld = None
+
+    def _note_withheld(self, source: Source) -> None:
+        """Weights are withheld for a reason that is new, or lent again."""
+        if self._withheld is None:
+            names = {"coldstart.worker": self._worker, "coldstart.shard": self._shard}
+            self._withheld = _tracer().start_span("coldstart.withheld", context=Context(), attributes=names)
+        span, reason = self._withheld, source.why
+        said = {"worker": self._worker, "shard": self._shard, "generation": source.generation, **_ids(span)}
+        if reason:
+            span.add_event("withheld", {"coldstart.reason": reason, "coldstart.generation": source.generation})
+            self._log.warning("weights withheld", reason=reason, **said)
+        else:
+            self._log.info("weights lent again", **said)
+            span.end()
+            self._withheld = None
 
     def _open(self, effect: OpenOffer) -> None:
         parent: Context = _propagator.extract({"traceparent": effect.trace})

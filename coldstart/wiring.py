@@ -131,12 +131,15 @@ async def wire(
                 ordered=bool(settings.transport_names),
                 rack=settings.rack,
             ),
-            Policy(settings.limits, settings.slots, settings.lease, prefer),
+            Policy(
+                settings.limits, settings.slots, settings.lease, prefer, settings.scrub, settings.scrub_share
+            ),
             carrier=trace.carrier,
             observers=(recorder, trace, observe),
             lend_observers=(lend_trace, lend_observe),
             group=group,
             consensus=consensus,
+            watch=built.watch,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 

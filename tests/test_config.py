@@ -30,6 +30,8 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "warn_share": ("0.5", 0.5),
     "cache": ("/var/cache/cs", "/var/cache/cs"),
     "lease": ("9.5", 9.5),
+    "scrub": ("0", 0.0),
+    "scrub_share": ("0.02", 0.02),
     "build": ("60", 60.0),
     "patience": ("0", 0.0),
     "answer": ("0.25", 0.25),

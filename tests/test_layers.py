@@ -19,21 +19,22 @@ PACKAGE = ROOT / "coldstart"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
-    ("errors", "layout", "beside", "classification", "probe"),
+    ("errors", "layout", "beside", "classification", "probe", "glance"),
     ("identity", "plan", "estimate", "links.__init__", "links.rates"),
-    ("group",),
+    ("group", "scrubbing"),
     ("ports", "messages", "config"),
     ("events", "registry", "headers", "policies"),
     ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "source"),
     ("machine", "runner"),
-    ("bus.*", "transports.*", "kernels", "csfp1"),
+    ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
-    ("claiming", "connections", "lending", "probing"),
+    ("claiming", "connections", "inspecting", "probing"),
+    ("lending",),
     ("joining",),
     ("node",),
     ("wiring",),
@@ -48,7 +49,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
-    "machine", "source", "links.rates", "bus.ledger", "bus.turn", "bus.shard", "bus.line", "bus.roster",
+    "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard", "bus.line",
+    "bus.roster",
     "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {

@@ -14,7 +14,7 @@ from coldstart.diagram import insert
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-GROUPS = (ROOT / "docs" / "groups.md").read_text()
+PAGES = "".join((ROOT / "docs" / name).read_text() for name in ("groups.md", "lending.md"))
 
 
 def test_the_picture_of_the_states_is_current() -> None:
@@ -29,8 +29,8 @@ def test_every_command_in_the_readme_exists() -> None:
     assert set(re.findall(r"^make ([a-z]+)", README, re.MULTILINE)) <= targets
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README + GROUPS, re.DOTALL))
-def test_python_in_the_readme_and_of_groups_compiles(block: str) -> None:
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README + PAGES, re.DOTALL))
+def test_python_in_the_readme_and_on_the_pages_compiles(block: str) -> None:
     ast.parse("async def main():\n" + textwrap.indent(block, "    "))
 
 

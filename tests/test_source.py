@@ -15,6 +15,7 @@ from coldstart.errors import IllegalTransition
 from coldstart.events import Event, Timer
 from coldstart.phases import groups
 from coldstart.plan import Chunks
+from coldstart.scrubbing import MISSES, Pace, Pass
 from coldstart.source import HANDLED, IGNORED, ILLEGAL, MAX_DOUBTS, Grantee, Mode, Source, Terms, step
 
 TERMS = Terms("aa", 2, ("fast", "tcp"))
@@ -73,13 +74,17 @@ def world(source: Source) -> Iterator[Event]:
     for generation in (source.generation, source.generation - 1):
         yield events.WeightsProven(generation)
         yield events.WeightsDamaged(generation, 1)
+        yield events.WeightsMoved(generation, "a.weight was freed")
+        yield events.Scrubbed(generation, Chunks.first(1), 0.0)
+        yield events.Scrubbed(generation, Chunks(), 0.0)
+        yield events.ScrubFailed(generation, "out of memory")
     yield events.DrainRequested()
     if source.mode in (Mode.SILENT, Mode.OPEN):
         yield events.LendingStarted()
     for have in (Chunks.first(1), Chunks.first(2)):
         yield events.ChunksShared(have)
     yield events.SharingEnded()
-    for timer in (Timer.RENEW, Timer.DRAIN, Timer.TELL):
+    for timer in (Timer.RENEW, Timer.DRAIN, Timer.TELL, Timer.SCRUB):
         yield events.Expired(timer)
     for transfer in TRANSFERS:
         yield hello(transfer)
@@ -97,7 +102,8 @@ def world(source: Source) -> Iterator[Event]:
 
 def normal(source: Source) -> Source:
     grants = tuple(sorted(source.grants, key=lambda grant: grant.transfer))
-    return msgspec.structs.replace(source, generation=1, proof=0, told=-1.0, ended=(), grants=grants)
+    plain = msgspec.structs.replace(source, generation=1, proof=0, told=-1.0, ended=(), grants=grants)
+    return msgspec.structs.replace(plain, why="", scrubbing=Pass())
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +208,7 @@ def test_a_drain_always_ends(seed: int) -> None:
 def test_a_hello_is_answered_with_an_offer_over_what_the_joiner_wants_most(asked: tuple[str, ...], given: str) -> None:
     """The joiner knows how fast each was; but what the source does not lend over is not to be had."""
     source, follows = after(OPEN, hello(transports=asked))
-    assert effects.OpenOffer("t1", "t1.joiner", 1, given, "") in follows
+    assert effects.OpenOffer("t1", "t1.joiner", 1, given, "", 1) in follows
     assert Arm(Timer.GRANT, TERMS.accept, "t1") in follows
     _, follows = after(source, events.OfferOpened("t1", b"ticket"))
     assert follows == (effects.SendOffer("t1", "t1.joiner", given, b"ticket", 7, 1),)
@@ -288,7 +294,99 @@ def test_settled_weights_are_lent_again_only_if_they_equal_the_truth() -> None:
     assert asked == (effects.Inspect(2),)
     proven, asked = after(settled, events.WeightsProven(2))
     assert (proven.mode, asked) == (Mode.OPEN, (effects.Advertise(2, 1),))
-    assert after(settled, events.WeightsDamaged(2, 0)) == (settled, ())
+    damaged, asked = after(settled, events.WeightsDamaged(2, 0, "chunk 0 (a.weight)"))
+    assert (damaged.mode, damaged.why, asked) == (Mode.WITHHELD, "weights damaged: chunk 0 (a.weight)", ())
+
+
+SCRUBBED = Source(msgspec.structs.replace(TERMS, scrub=Pace(60.0, chunks=4)), have=Chunks.first(3))
+
+
+def test_weights_that_are_lent_as_a_whole_are_digested_anew_chunk_by_chunk() -> None:
+    source, asked = step(SCRUBBED, events.LendingStarted(), 0.0)
+    assert Arm(Timer.SCRUB, 2.0) in asked
+    found: list[Chunks] = []
+    for turn in range(40):
+        _, asked = step(source, events.Expired(Timer.SCRUB), 2.0 * turn)
+        (scrub,) = asked
+        assert isinstance(scrub, effects.Scrub)
+        found.append(scrub.chunks)
+        source, asked = step(source, events.Scrubbed(1, scrub.chunks, 0.001), 2.0 * turn)
+        assert asked == (Arm(Timer.SCRUB, 2.0),)
+    assert [chunk for chunks in found for chunk in chunks] == [0, 1, 2, 3, 0], "a pass takes a minute"
+    assert len(found) == 40, "in between it only looks"
+
+
+@pytest.mark.parametrize(
+    ("pace", "cost", "pause"),
+    [
+        (Pace(300.0, 0.005, 250), 0.032, 6.4),
+        (Pace(300.0, 0.005, 250), 0.0001, 1.2),
+        (Pace(300.0, 0.005, 1), 0.0001, 2.0),
+        (Pace(300.0, 0.005, 250), 100.0, 300.0),
+    ],
+    ids=["the share is kept", "quick: the pass is", "looks go on between chunks", "a long turn"],
+)
+def test_the_time_between_turns_follows_from_what_they_cost(pace: Pace, cost: float, pause: float) -> None:
+    source = Source(msgspec.structs.replace(TERMS, scrub=pace), Mode.OPEN, have=None)
+    assert step(source, events.Scrubbed(1, Chunks.first(1), cost), 0.0)[1] == (Arm(Timer.SCRUB, pytest.approx(pause)),)
+
+
+def test_where_many_cost_what_one_does_a_late_turn_makes_up_for_it() -> None:
+    source = Source(msgspec.structs.replace(TERMS, scrub=Pace(60.0, chunks=6, at_once=4)), Mode.OPEN, have=None)
+    _, asked = step(source, events.Expired(Timer.SCRUB), 25.0)
+    assert asked == (effects.Scrub(1, Chunks.first(3)),)
+    source, _ = step(source, events.Scrubbed(1, Chunks.first(3), 0.1), 25.0)
+    assert step(source, events.Expired(Timer.SCRUB), 34.0)[1] == (effects.Scrub(1, Chunks()),)
+    assert step(source, events.Expired(Timer.SCRUB), 1000.0)[1] == (effects.Scrub(1, Chunks.of([3, 4, 5])),)
+    source, _ = step(source, events.Scrubbed(1, Chunks.of([3, 4, 5]), 0.1), 1000.0)
+    assert source.scrubbing.chunk == 0
+
+
+def test_nothing_is_scrubbed_that_is_not_lent_as_a_whole_or_that_nobody_wants_scrubbed() -> None:
+    assert not any(
+        isinstance(effect, Arm) and effect.timer is Timer.SCRUB
+        for effect in after(Source(TERMS, have=Chunks.first(1)), events.LendingStarted())[1]
+    )
+    shared, asked = after(SCRUBBED, events.ChunksShared(Chunks.first(2)))
+    assert Arm(Timer.SCRUB, 2.0) not in asked
+    lent, _ = after(SCRUBBED, events.LendingStarted())
+    withheld, asked = after(lent, events.WeightsChanged())
+    assert Disarm(Timer.SCRUB) in asked
+    assert Disarm(Timer.SCRUB) in after(lent, events.DrainRequested())[1]
+    for source in (shared, withheld, after(lent, events.DrainRequested())[0]):
+        assert after(source, events.Expired(Timer.SCRUB)) == (source, ())
+    assert Arm(Timer.SCRUB, 2.0) in after(withheld, events.WeightsSettled(), events.WeightsProven(2))[1]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "why"),
+    [
+        (events.WeightsDamaged(1, 3, "chunk 3 (a.weight)"), "weights damaged", "weights damaged: chunk 3 (a.weight)"),
+        (events.WeightsMoved(1, "a.weight was freed"), "weights moved", "weights moved: a.weight was freed"),
+    ],
+)
+def test_a_change_that_nobody_announced_withdraws_the_source(found: Event, reason: str, why: str) -> None:
+    source, _ = after(OPEN, *READ)
+    source, asked = after(source, found)
+    assert (source.mode, source.generation, source.why) == (Mode.WITHHELD, 2, why)
+    assert effects.Advertise(2, 0, lends=False) in asked
+    assert effects.SendRefusal("t1", "t1.joiner", 7, reason) in asked
+    assert after(source, events.Scrubbed(1, Chunks.of([3]), 0.0)) == (source, ()), "a turn that it overtook"
+    source, asked = after(source, events.WeightsSettled(), events.WeightsProven(2))
+    assert (source.mode, source.why) == (Mode.OPEN, "")
+
+
+def test_a_turn_that_fails_is_tried_again_and_then_proves_the_weights_wrong() -> None:
+    source, _ = after(SCRUBBED, events.LendingStarted())
+    for _ in range(MISSES - 1):
+        source, asked = after(source, events.ScrubFailed(1, "out of memory"))
+        assert asked == (Arm(Timer.SCRUB, 2.0),)
+    assert after(source, events.Scrubbed(1, Chunks(), 0.0))[0].scrubbing.missed == 0
+    source, _ = after(source, events.ScrubFailed(1, "out of memory"))
+    assert (source.mode, source.why) == (
+        Mode.WITHHELD,
+        "weights damaged: they cannot be digested: out of memory",
+    )
 
 
 def test_an_inspection_that_a_change_overtook_proves_nothing() -> None:

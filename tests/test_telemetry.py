@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 import structlog
+import torch
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -103,6 +105,33 @@ async def test_a_failed_start_is_an_error_in_the_trace(
     assert root.status.status_code is StatusCode.ERROR
     assert "disk on fire" in (root.status.description or "")
     assert {event.name for event in root.events} == {"detour"}
+
+
+async def test_withheld_weights_are_a_span_that_says_why_and_ends_when_they_are_lent_again(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model")
+    settings = config.load({"directory": str(tmp_path / "v"), "scrub": 0.3}, environ={})
+    async with coldstart.join(checkpoint, skeleton="tensors", worker="a", settings=settings) as replica:
+        weight = replica.module.get_parameter("scale")
+        with torch.no_grad():
+            weight.add_(1)
+        await until(replica, lambda: replica.withheld != "")
+        async with replica.changing():
+            weight.data.sub_(1)
+        await until(replica, lambda: replica.withheld == "")
+        span = next(span for span in spans.get_finished_spans() if span.name == "coldstart.withheld")
+    assert span.attributes is not None
+    assert span.attributes["coldstart.worker"] == "a"
+    said = [str((event.attributes or {})["coldstart.reason"]) for event in span.events]
+    assert "(scale) is not what was verified" in said[0]
+    assert said[1] == "the host changes the weights"
+
+
+async def until(replica: coldstart.Replica, reached: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not reached():
+            await replica._session.changed.wait()
 
 
 async def test_without_a_provider_nothing_is_set_globally(tmp_path: Path, write_checkpoint: Write) -> None:

@@ -166,7 +166,7 @@ def in_place(module: nn.Module, wanted: Mapping[str, object], device: str) -> In
     skeleton = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
     if missing := [name for name in skeleton if name not in held]:
         raise SkeletonError(f"the loaded module has no {missing[0]}", advice="lend it with the builder that fits it")
-    tensors = {name: held[name].detach() for name in skeleton}
+    tensors = {name: held[name] for name in skeleton}
     if elsewhere := [name for name, tensor in tensors.items() if tensor.device != where]:
         name = elsewhere[0]
         raise SkeletonError(f"{name} is on {tensors[name].device}, not on {where}", advice="say device=")

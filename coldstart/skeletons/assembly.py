@@ -24,12 +24,14 @@ from coldstart.checkpoint import read_checkpoint
 from coldstart.classification import Classification
 from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
+from coldstart.glance import Watch
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
 from coldstart.ports import Answering, Checkpoint, Landed, Probe, Probing, Rank, Receiving, Skeleton
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
+from coldstart.skeletons.watch import ModuleWatch
 from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
 
 Module = nn.Module
@@ -63,6 +65,7 @@ class Built(msgspec.Struct, frozen=True):
     digester: ChunkDigester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
+    watch: Watch
     probe: Callable[[], Probe | None] | None = None
 
 
@@ -135,8 +138,10 @@ def build(order: Order) -> Built:
         return _in_place(order, order.loaded, skeleton, checkpoint, carried, digester)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)
+    watch = ModuleWatch(module, arena)
 
     def self_check() -> Sequence[str]:
+        watch.begin()  # every byte has been digested, and what follows is the host's own code
         if isinstance(skeleton, Receiving):
             skeleton.received(module)
         return skeleton.self_check(module)
@@ -150,6 +155,7 @@ def build(order: Order) -> Built:
         digester=digester,
         storage=StorageReader(skeleton, module, checkpoint, arena),
         self_check=self_check,
+        watch=watch,
         probe=_probe(skeleton, module, device_of(order.device)),
     )
 
@@ -164,9 +170,12 @@ def _in_place(
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
     memory = in_place(module, wanted, order.device)
+    watch = ModuleWatch(module, memory)
+    watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
 
     def self_check() -> Sequence[str]:
-        return memory.moved()
+        moved = watch.look().moved
+        return (moved,) if moved else ()
 
     return Built(
         module=module,
@@ -177,6 +186,7 @@ def _in_place(
         digester=digester,
         storage=Loaded(memory),
         self_check=self_check,
+        watch=watch,
     )
 
 

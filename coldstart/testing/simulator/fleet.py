@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coldstart.events import Event
+from coldstart.scrubbing import Pace
 from coldstart.source import Terms
 from coldstart.testing.simulator.faults import Faults
 from coldstart.testing.simulator.groups import CRASH_LOOP, JITTER, Groups
@@ -44,7 +45,8 @@ class World:
         self.store = Store(self.heap)
         self.network = _network(self.heap, scenario)
         self.checkpoint = Checkpoint(scenario.chunks)
-        self.terms = Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain)
+        scrub = Pace(scenario.scrub, chunks=scenario.chunks)
+        self.terms = Terms(LINEAGE, scenario.slots, ("sim",), drain=scenario.limits.drain, scrub=scrub)
         self.promises = Promises(self)
         self.groups = Groups(self)
         self.processes: dict[str, Process] = {}

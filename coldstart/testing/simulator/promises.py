@@ -177,6 +177,10 @@ class Promises:
         changed = process.inbox in self.world.altered
         if process.memory != self.world.checkpoint.content and not changed:
             self.broken(LATE, process, f"its memory became {process.memory} while serving")
+        if process.lender.mode is Mode.WITHHELD and process.sound and not changed:
+            self.broken(RECOVER, process, f"withholds what is right: {process.lender.why}")
+        if self.world.scenario.scrub and process.lender.mode is Mode.OPEN and not process.sound:
+            self.broken(RECOVER, process, "lends what is wrong, and has not noticed")
         if process.lender.grants or process.lending.reading:
             self.broken(RECOVER, process, "a grant is open and nobody needs it")
         lost = process.sent_here - process.read_here

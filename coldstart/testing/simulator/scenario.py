@@ -119,6 +119,7 @@ class Scenario(msgspec.Struct, frozen=True):
         link_known, storage_known: what workers remember of links and of storage, in bytes per second; 0: nothing,
             so that no wait is estimated.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
+        scrub: a source digests its weights anew in so many seconds; 0: never, and what rots is found by joiners.
     """
 
     workers: int = 64
@@ -136,6 +137,7 @@ class Scenario(msgspec.Struct, frozen=True):
     trouble: float = 30.0
     strikes: int = 16
     group_size: int = 1
+    scrub: float = 0.0
     prefer: Prefer | None = None
     link_known: float = 0.0
     storage_known: float = 0.0

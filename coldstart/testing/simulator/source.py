@@ -249,6 +249,14 @@ class SourceHands:
                 return
         self.process.post_to_source(events.WeightsProven(effect.generation))
 
+    def scrub(self, effect: effects.Scrub) -> None:
+        expected, memory = self.process.joining.expected, self.process.memory
+        wrong = next((chunk for chunk in effect.chunks if memory[chunk] != expected(chunk)), None)
+        if wrong is not None:
+            self.process.post_to_source(events.WeightsDamaged(effect.generation, wrong))
+        else:
+            self.process.post_to_source(events.Scrubbed(effect.generation, effect.chunks, 0.0))
+
 
 def _bits(have: Chunks | None) -> bytes | None:
     return None if have is None else have.encoded()
@@ -263,6 +271,7 @@ SOURCE_HANDS: Mapping[type[Effect], Callable[..., None]] = {
     effects.SendRefusal: SourceHands.send_refusal,
     effects.CloseGrant: SourceHands.close_grant,
     effects.Inspect: SourceHands.inspect,
+    effects.Scrub: SourceHands.scrub,
     effects.ReportDrained: SourceHands.report_drained,
 }
 """What performs each effect: ``SOURCE_HANDS[type(effect)](hands, effect)``. One table for all processes."""
