@@ -78,7 +78,9 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 
-PLUGIN_API = {"coldstart.ports", "coldstart.layout", "coldstart.errors", "coldstart.classification"}
+PLUGIN_API = {
+    "coldstart.ports", "coldstart.layout", "coldstart.errors", "coldstart.classification", "coldstart.driver",
+}  # fmt: skip
 BUILDER_API = {"coldstart.skeletons.module", "coldstart.skeletons.adoption", "coldstart.skeletons.stored"}
 """What a skeleton builder may build on: the generic builder, which knows torch and no family."""
 HOST_API = {"coldstart", "coldstart.config", "coldstart.identity"}

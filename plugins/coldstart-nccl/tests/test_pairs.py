@@ -158,6 +158,9 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         pass
 
+    def synchronize(self) -> None:
+        pass
+
 
 class Event:
     def record(self, stream: Stream) -> None:
@@ -184,7 +187,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream())
     yield made
     hush._spoilt.clear()
 

@@ -101,7 +101,7 @@ class Backend(Protocol):
         ...
 
     def settle(self, device: str) -> None:
-        """Wait until what was queued on ``device`` before this call has been done."""
+        """Wait until what was queued on the default stream of ``device`` before this call has been done."""
         ...
 
     def invitation(self) -> bytes:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from coldstart.driver import apart_from_captures
 from coldstart.errors import TransportError
 from coldstart.layout import Span, merged
 from coldstart.ports import Landed, Memory, Region
@@ -106,6 +107,10 @@ class Connection:
     # ------------------------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
+        with apart_from_captures(self._into.device):
+            self._live()
+
+    def _live(self) -> None:
         pair: Communicator | None = None
         try:
             hush.check(self._into.device)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from coldstart.driver import apart_from_captures
 from coldstart.errors import TransportError
 from coldstart.ports import Grant, Memory, TransportSettings
 from coldstart_nccl import conduct, hush, wire
@@ -138,11 +139,12 @@ class Lender:
             self._callers += 1
         pair: Communicator | None = None
         try:
-            with self._admitted(sock) as admitted:
-                if admitted is not None:
-                    pair = self._talk(*admitted)
-            if pair is not None:
-                pair.close()
+            with apart_from_captures(self._backend.kind):
+                with self._admitted(sock) as admitted:
+                    if admitted is not None:
+                        pair = self._talk(*admitted)
+                if pair is not None:
+                    pair.close()
         except OSError:
             pass  # the joiner has gone, or is too slow; it finds out by itself
         except Exception:

@@ -53,7 +53,8 @@ class NcclBackend:
         alone.abort()
 
     def settle(self, device: str) -> None:
-        torch.cuda.synchronize(torch.device(device))
+        """On the default stream: the host may be capturing a graph on another one, which must not be waited for."""
+        torch.cuda.default_stream(torch.device(device)).synchronize()
 
     def invitation(self) -> bytes:
         return bytes(load().get_unique_id())

@@ -18,6 +18,7 @@ import anyio
 import msgspec
 from anyio import CancelScope, CapacityLimiter, to_thread
 
+from coldstart.driver import apart_from_captures
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Memory, Traits, TransportSettings
@@ -221,6 +222,7 @@ class _Warmth:
 
     def _run(self) -> None:
         try:
-            self._backend.warm(self._device)
+            with apart_from_captures(self._device):
+                self._backend.warm(self._device)
         except Exception as error:  # whoever needs the library will hear of it
             self._error = error

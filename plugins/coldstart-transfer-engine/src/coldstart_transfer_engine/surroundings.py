@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Final
 
+from coldstart.driver import apart_from_captures
+
 _lock = threading.RLock()
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,9 @@ def _sort(said: IO[bytes]) -> None:
 
 @contextmanager
 def current(device: str) -> Iterator[None]:
-    """Make ``device`` the calling thread's CUDA device for the block; nothing for memory of the host.
+    """Make ``device`` the calling thread's CUDA device for the block, apart from graphs that the host captures there.
+
+    Nothing for memory of the host.
 
     Native code works on the current device of its thread, which is the first one until somebody says otherwise.
     """
@@ -82,7 +86,7 @@ def current(device: str) -> Iterator[None]:
         return
     import torch  # it is the host's already, where there is device memory
 
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), apart_from_captures(device):
         # A thread that has made no call of the CUDA runtime yet has no context for calls of the driver.
         torch.cuda.current_stream().synchronize()
         yield
