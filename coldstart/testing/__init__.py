@@ -7,6 +7,7 @@ anyio's plugin in auto mode (``pip install 'coldstart-weights[testing]'``).
 you have made        subclass                                                    in
 ===================  ==========================================================  ==================================
 a transport          ``TransportContract``; ``PullContract`` without a source    ``transport_contract``
+one that connects    ``ConnectingContract``, which includes the former           ``connecting_contract``
 a skeleton builder   ``SkeletonContract``                                        ``skeleton_contract``
 a digester           ``DigesterContract``                                        ``digester_contract``
 a bus                ``BusContract``                                             ``bus_contract``
@@ -22,8 +23,8 @@ What the suites are made of serves a plugin's other tests as well:
 
 To see a whole cold start go wrong, ``harness.fleet`` runs real state machines, runners and mail over fakes of
 everything else. Put a fault around a worker's transport (``transports``: ``Delayed``, ``Stalling``, ``Breaking``,
-``Short``, ``Corrupting``, ``Lying``, ``Repeating``, ``WritingLate``, ``Deaf``, ``LeavingBehind``, ``Unoffering``;
-they stack), on its bus (``harness.TroubledBus``) or on its storage (``harness.FakeStorage``), and let an hour pass
+``Short``, ``Corrupting``, ``Lying``, ``Repeating``, ``WritingLate``, ``Deaf``, ``LeavingBehind``, ``Dialling``,
+``Unoffering``; they stack), on its bus (``harness.TroubledBus``) or on its storage (``harness.FakeStorage``), and let an hour pass
 in no time with ``virtual_time.VIRTUAL_TIME`` as the fixture ``anyio_backend``. The contract suites run in real
 time, because they use threads, sockets and processes.
 
