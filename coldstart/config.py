@@ -51,8 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
         cache: where the rates of links and of storage are kept from one process to the next; empty: the user's cache
             directory; ``none``: nowhere, links are not probed, and no wait is estimated.
-        patience, answer, connect, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain, margin: see
-            :class:`coldstart.plan.Limits`.
+        patience, answer, connect, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain,
+            margin: see :class:`coldstart.plan.Limits`.
     """
 
     redis: str = ""
@@ -153,7 +153,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "drain": (0, _DAY),
     "presence": (0.1, _DAY),
     "margin": (0, 1000),
-    **dict.fromkeys(("io_seconds", "lease", "build", "answer", "connect", "stall", "storage_stall", "whole_load"), (0.001, _DAY)),
+    **dict.fromkeys(("io_seconds", "lease", "build", "answer", "connect"), (0.001, _DAY)),
+    **dict.fromkeys(("stall", "storage_stall", "whole_load"), (0.001, _DAY)),
 }
 """Least and most of each number; within these nothing overflows."""
 

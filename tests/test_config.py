@@ -35,6 +35,7 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "build": ("60", 60.0),
     "patience": ("0", 0.0),
     "answer": ("0.25", 0.25),
+    "connect": ("0.75", 0.75),
     "stall": ("2", 2.0),
     "sources": ("1", 1),
     "follow": ("11", 11.0),
@@ -60,7 +61,7 @@ def test_every_field_can_be_set_in_the_environment() -> None:
     environment = {f"COLDSTART_{field.upper()}": text for field, (text, _) in EVERYTHING.items()}
     settings = config.load(environ=environment)
     assert msgspec.structs.asdict(settings) == {field: value for field, (_, value) in EVERYTHING.items()}
-    assert settings.limits.answer == 0.25
+    assert (settings.limits.answer, settings.limits.connect) == (0.25, 0.75)
     assert settings.limits.floor == 0.25e9
     assert settings.limits.drain == 0.0
 

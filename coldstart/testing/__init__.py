@@ -24,9 +24,9 @@ What the suites are made of serves a plugin's other tests as well:
 To see a whole cold start go wrong, ``harness.fleet`` runs real state machines, runners and mail over fakes of
 everything else. Put a fault around a worker's transport (``transports``: ``Delayed``, ``Stalling``, ``Breaking``,
 ``Short``, ``Corrupting``, ``Lying``, ``Repeating``, ``WritingLate``, ``Deaf``, ``LeavingBehind``, ``Dialling``,
-``Unoffering``; they stack), on its bus (``harness.TroubledBus``) or on its storage (``harness.FakeStorage``), and let an hour pass
-in no time with ``virtual_time.VIRTUAL_TIME`` as the fixture ``anyio_backend``. The contract suites run in real
-time, because they use threads, sockets and processes.
+``Unoffering``; they stack), on its bus (``harness.TroubledBus``) or on its storage (``harness.FakeStorage``), and
+let an hour pass in no time with ``virtual_time.VIRTUAL_TIME`` as the fixture ``anyio_backend``. The contract suites
+run in real time, because they use threads, sockets and processes.
 
 ``simulator`` plays whole fleets of the real state machines under seeded faults (``coldstart simulate``). It
 needs neither pytest nor hypothesis, and importing this package imports nothing.
