@@ -3,7 +3,7 @@
 Decides what a name means: entry points are read once, on demand, and loaded only when chosen.
 A broken plugin that nobody chose is a value with a reason; a chosen one is an error that names
 distribution, version and cause. Two distributions that claim one name are an error for that
-name. It must not know any plugin. What a plugin must look like is in ``ports.py``.
+name. It must not know any plugin. What a plugin must look like is in ``ports``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "layout", "beside", "classification", "probe", "glance"),
     ("identity", "plan", "estimate", "links.__init__", "links.rates"),
     ("group", "scrubbing"),
-    ("ports", "messages", "config"),
+    ("ports.*", "messages", "config"),
     ("events", "registry", "headers", "policies"),
     ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
