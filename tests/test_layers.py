@@ -26,8 +26,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("events", "registry", "headers", "policies"),
     ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
-    ("phases.*", "source"),
-    ("machine", "runner"),
+    ("phases.*", "modes.*"),
+    ("machine", "runner", "source"),
     ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
     ("arena", "rowsums"),
     ("digest", "inplace"),
@@ -49,9 +49,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
-    "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard", "bus.line",
-    "bus.roster",
-    "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
+    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
