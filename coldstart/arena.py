@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -23,6 +23,7 @@ from coldstart.driver import apart_from_captures
 from coldstart.errors import ConfigError
 from coldstart.layout import ALIGNMENT, Layout, Span, Tensor
 from coldstart.ports import Region
+from coldstart.streams import OwnStream
 
 POISON = 0xFF
 """NaN in every IEEE float and in most float8, -1 in integers."""
@@ -239,15 +240,14 @@ def settle(device: torch.device) -> None:
 
 # ----------------------------------------------------------------------------------- staging
 
-_new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
-
 
 class _Buffer:
     """One pinned buffer of ``length`` bytes; its own stream, so that it never waits for the model's work."""
 
     def __init__(self, length: int, device: torch.device) -> None:
         self._pinned = torch.empty(length, dtype=torch.uint8, pin_memory=True)
-        self._stream = _new_stream(device)
+        self._own = OwnStream(device)
+        self._stream = self._own.stream
         self._all = self._pinned.numpy().data
         self.capacity = length
         self.host = self._all

