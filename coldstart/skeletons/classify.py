@@ -21,7 +21,7 @@ from coldstart.classification import Classification, ClassifiedTensor, Kind, Tre
 from coldstart.skeletons.adoption import byte_range, not_plain
 from coldstart.skeletons.extra import keepers
 from coldstart.skeletons.walk import Found, TooMuch, unregistered
-from coldstart.skeletons.wrappers import by_part, parts, wrappers
+from coldstart.skeletons.wrappers import by_part, is_wrapper, obstacle, parts, wrappers
 
 _SHARDED = "FullyShardedDataParallel"
 _BY_FACTORY = "is not registered as state: the factory computes it here"
@@ -242,6 +242,8 @@ def _judged(item: Item, declared: Declared) -> Item:
     if item.tensor is None or item.derived:
         return item
     reason = not_plain(item.tensor)
+    if is_wrapper(item.tensor) and not (declared.wrappers or obstacle(item.tensor)):
+        reason += "; let its parts travel (tensor_subclasses=True)"
     if reason and (item.treatment == "carried" or item.tensor.is_meta):
         return item.refused(f"is {reason}")
     return item

@@ -73,25 +73,26 @@ class Quantisation:
 
     def replace_modules(self, model: PreTrainedModel, dtype: torch.dtype | None, checkpoint: Checkpoint) -> None:
         """Put the quantizer's modules, or its tensors, in place of the model's, before there are weights."""
-        self._quantizer.preprocess_model(
-            model=model,
-            dtype=cast(torch.dtype, dtype),
-            device_map=None,
-            checkpoint_files=[str(file) for file in checkpoint.files],
-            use_kernels=False,
-        )
-        self._check_plain()
         if self.method in WRAPPED:
             try:
+                self._preprocess(model, dtype, [str(file) for file in checkpoint.files])
                 self.parts = deserialise(model, self._quantizer, checkpoint)
             except (ValueError, LookupError, AttributeError, TypeError, AssertionError) as error:
                 reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-                raise self._refusal(f"its weights cannot be made from the files' metadata: {reason}") from error
+                raise self._refusal(f"its weights cannot be made from what its files say of them: {reason}") from error
+        else:
+            self._preprocess(model, dtype, None)
+            self._check_plain()
         vars(model)["hf_quantizer"] = self._quantizer  # where the loader leaves it
 
     def finish(self, model: PreTrainedModel) -> None:
         """What the loader does last; it may look at tensors, never at their values."""
         self._quantizer.postprocess_model(model)
+
+    def _preprocess(self, model: PreTrainedModel, dtype: torch.dtype | None, files: list[str] | None) -> None:
+        self._quantizer.preprocess_model(
+            model=model, dtype=cast(torch.dtype, dtype), device_map=None, checkpoint_files=files, use_kernels=False
+        )
 
     def _open(self, config: PreTrainedConfig) -> HfQuantizer:
         try:

@@ -27,7 +27,6 @@ from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
 
-
 _BUG = "this is a bug in the transformers skeleton; please report the architecture"
 
 
