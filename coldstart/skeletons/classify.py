@@ -10,6 +10,7 @@ unsupported into one SkeletonError (``module.py``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -118,7 +119,11 @@ def take_inventory(module: nn.Module, declared: Declared | None = None) -> Inven
     except TooMuch as error:
         reason = "holds more objects than are looked through; keep data that is no weight out of the module"
         items.append(Item(str(error), "nested attribute", "unsupported", None, reason))
-    items = [_judged(item, declared) for item in items]
+    names = Counter(item.name for item in items if item.treatment == "carried")
+    items = [
+        item.refused("is the name of two tensors; rename one") if names[item.name] > 1 else _judged(item, declared)
+        for item in items
+    ]
     shared: dict[str, Shared] = {}
     if not any(item.treatment == "unsupported" for item in items):
         shared, problems = _sharing(items)

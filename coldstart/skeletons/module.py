@@ -50,6 +50,8 @@ class _Built:
     shared: Mapping[str, Shared]
     dtypes: Mapping[str, torch.dtype]
     """Of what is computed here."""
+    wrappers: str
+    """Digest of what tensor subclasses are besides their bytes."""
 
 
 class ModuleSkeleton(Generic[M]):
@@ -187,9 +189,9 @@ class ModuleSkeleton(Generic[M]):
             inventory = self.inventory(module, declared)
         declared = replace(declared, names=frozenset(item.name for item in inventory.items))
         dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
-        self._wrappers = digest_of(module) if self._undeclared.wrappers else ""
+        self._wrappers = self._digest_of_wrappers(module)
         layout = layout_of({} if inventory.problems else inventory.carried)
-        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
+        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes, self._wrappers)
 
     def absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
         """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
@@ -253,6 +255,8 @@ class ModuleSkeleton(Generic[M]):
         ]
         if missing := sorted(built.shared.keys() - inventory.shared.keys()):
             problems.append(f"{missing[0]} no longer lies on the memory of {built.shared[missing[0]].carried}")
+        if self._digest_of_wrappers(module) != built.wrappers:
+            problems.append("its tensor subclasses are not those that it was built with")
         if not problems:
             problems += differences(layout_of(inventory.carried, built.layout.chunk_bytes), built.layout)
             homes = {tensor.untyped_storage()._cdata for tensor in inventory.carried.values() if tensor.numel()}
@@ -268,6 +272,9 @@ class ModuleSkeleton(Generic[M]):
         given = torch.view_as_real(given) if given.is_complex() else given
         numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
         return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)
+
+    def _digest_of_wrappers(self, module: M) -> str:
+        return digest_of(module) if self._undeclared.wrappers else ""
 
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)

@@ -83,15 +83,28 @@ def obstacle(wrapper: torch.Tensor) -> str:
 
 
 def described(wrapper: torch.Tensor) -> str:
-    """Class, parts and context of ``wrapper`` in words, the same in every worker that has the same."""
+    """What ``wrapper`` is besides the bytes of its parts, in words that are the same in every worker."""
     names, context = _flattened(wrapper)
-    return f"{_called(type(wrapper))} {names} {_written(context)}"
+    seen = (wrapper.dtype, tuple(wrapper.shape), wrapper.stride(), names, context)
+    return f"{_called(type(wrapper))}{_written(seen)}"
 
 
 def digest_of(module: nn.Module) -> str:
     """16 digits that differ where the wrappers of two modules do; empty for a module without any."""
     found = [f"{name} {described(each)}\n" for name, each in wrappers(module) if not obstacle(each)]
     return hashlib.sha256("".join(found).encode()).hexdigest()[:16] if found else ""
+
+
+def differing(one: nn.Module, two: nn.Module) -> str:
+    """The first wrapper of ``one`` that can travel and is none in ``two``, or another; empty if there is none."""
+    others = dict(wrappers(two))
+    for name, wrapper in wrappers(one):
+        if obstacle(wrapper):
+            continue
+        other = others.get(name)
+        if other is None or obstacle(other) or described(other) != described(wrapper):
+            return name
+    return ""
 
 
 def wrappers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -18,7 +18,7 @@ import coldstart
 from coldstart import config
 from coldstart.arena import Arena
 from coldstart.checkpoint import read_checkpoint
-from coldstart.errors import SkeletonError
+from coldstart.errors import ColdstartError, SkeletonError
 from coldstart.identity import Rank
 from coldstart.ports import Checkpoint
 from coldstart.skeletons.adoption import adopt, in_place
@@ -215,6 +215,16 @@ def test_what_cannot_be_made_again_is_refused(name: str) -> None:
         builder(lambda: Net(make)).build(None, Rank(), "cpu")
 
 
+def test_a_part_that_has_the_name_of_a_parameter_is_refused() -> None:
+    def make() -> nn.Module:
+        module = Net()
+        module.register_parameter("weight@scale", nn.Parameter(torch.zeros(1)))
+        return module
+
+    with pytest.raises(SkeletonError, match="weight@scale is the name of two tensors; rename one"):
+        builder(make).build(None, Rank(), "cpu")
+
+
 def test_a_builder_must_say_that_it_can() -> None:
     with pytest.raises(SkeletonError, match="weight is a Packed, a tensor made of other tensors;"):
         ModuleSkeleton(Net).build(None, Rank(), "cpu")
@@ -265,6 +275,14 @@ def test_other_contexts_are_other_skeletons() -> None:
     assert identity({"b": 1, "a": 2}) == identity({"a": 2, "b": 1})
 
 
+def test_a_weight_that_became_another_kind_is_not_served() -> None:
+    skeleton, module, _ = adopted()
+    weight = module.get_parameter("weight")
+    assert isinstance(weight, Packed)
+    weight.context = {"block": [1, 2]}
+    assert skeleton.self_check(module) == ["its tensor subclasses are not those that it was built with"]
+
+
 def test_a_module_without_wrappers_keeps_its_identity() -> None:
     one, two = builder(lambda: nn.Linear(2, 2)), ModuleSkeleton(lambda: nn.Linear(2, 2))
     one.build(None, Rank(), "cpu")
@@ -290,6 +308,14 @@ def test_a_loaded_module_lends_its_parts_where_they_lie() -> None:
     memory = in_place(loaded, skeleton.carried(skeleton.build(None, Rank(), "cpu")), "cpu")
     low = parts(loaded.weight)["low"]
     assert memory.address(memory.layout.tensors[0]) == low.data_ptr()
+
+
+async def test_a_loaded_module_of_another_kind_is_not_lent(tmp_path: Path) -> None:
+    saved(Net(), tmp_path)
+    settings = config.load({"directory": str(tmp_path / "v"), "drain": 2.0}, environ={})
+    with pytest.raises(ColdstartError, match="weight of the loaded module is not what its builder makes of it"):
+        async with coldstart.lend(Net(lambda: packed({})), tmp_path, skeleton=builder(), settings=settings):
+            raise AssertionError("not reached")
 
 
 def test_a_look_sees_writes_to_parts_and_wrappers_that_are_replaced() -> None:

@@ -37,6 +37,7 @@ def deserialise(model: PreTrainedModel, quantizer: HfQuantizer, checkpoint: Chec
         weight = made[parameter]
         setattr(model.get_submodule(path), leaf, nn.Parameter(weight, requires_grad=weight.is_floating_point()))
         names.update({f"{parameter}{MARK}{part}": stored.name for part, stored in parts.items()})
+    model.tie_weights()  # of two names for one parameter, the loop has changed one
     if not names:
         raise ValueError("none of them is said to be quantised")
     return names

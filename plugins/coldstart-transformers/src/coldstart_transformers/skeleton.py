@@ -21,7 +21,7 @@ from coldstart.errors import SkeletonError
 from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.wrappers import digest_of, is_wrapper, tensors_of
+from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
@@ -154,10 +154,8 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 advice="give auto= a class that the checkpoint was saved from",
             )
         values = tensors_of(loaded)
-        if digest_of(loaded) != digest_of(module) or not carried.keys() <= values.keys():
-            raise SkeletonError(
-                f"{checkpoint.path} was loaded with other kinds of quantised tensors than the skeleton has", advice=_BUG
-            )
+        if other := differing(module, loaded) or min(carried.keys() - values.keys(), default=""):
+            raise SkeletonError(f"{other} was loaded as another kind of tensor than the skeleton has", advice=_BUG)
         with torch.no_grad():
             for name, tensor in carried.items():
                 _check(name, values[name], tensor)
