@@ -81,7 +81,10 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
 PLUGIN_API = {
     "coldstart.ports", "coldstart.layout", "coldstart.errors", "coldstart.classification", "coldstart.driver",
 }  # fmt: skip
-BUILDER_API = {"coldstart.skeletons.module", "coldstart.skeletons.adoption", "coldstart.skeletons.stored"}
+BUILDER_API = {
+    "coldstart.skeletons.module", "coldstart.skeletons.adoption", "coldstart.skeletons.stored",
+    "coldstart.skeletons.wrappers",
+}  # fmt: skip
 """What a skeleton builder may build on: the generic builder, which knows torch and no family."""
 HOST_API = {"coldstart", "coldstart.config", "coldstart.identity"}
 """What an engine's plugin uses besides, since it is a host: it starts, configures and names."""

@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from coldstart.arena import Arena, device_of, settle
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.inplace import InPlace
 from coldstart.layout import CHUNK_UNIT, MIN_CHUNK, Layout, Tensor, chunk_bytes_for, differences
+from coldstart.skeletons.wrappers import is_wrapper, made_again, obstacle, parts, tensors_of, wrappers
 
-# Typed here because torch leaves the first untyped and narrows types with the second.
+# Typed here because torch leaves it untyped.
 _swap: Callable[[torch.Tensor, torch.Tensor], None] = torch.utils.swap_tensors
-_is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 
 def layout_of(carried: Mapping[str, torch.Tensor], chunk_bytes: int | None = None) -> Layout:
@@ -107,10 +106,8 @@ def not_plain(tensor: torch.Tensor) -> str:
     """Why ``tensor`` is more than strided memory; empty if it is not."""
     if torch.nn.parameter.is_lazy(tensor):
         return "an uninitialised parameter of a lazy module"
-    if type(tensor).__name__ == "DTensor":
-        return "a DTensor, sharded over a device mesh; build a rank's part without it, and shard after the cold start"
-    if _is_wrapper(tensor):
-        return f"a {type(tensor).__name__}, a tensor made of other tensors"
+    if is_wrapper(tensor):
+        return obstacle(tensor) or f"a {type(tensor).__name__}, a tensor made of other tensors"
     if tensor.is_quantized:
         return "quantised in torch's old way, with a scale outside its bytes"
     if tensor.layout is not torch.strided:
@@ -137,18 +134,29 @@ def adopt(module: nn.Module, carried: Mapping[str, object], device: str, chunk_b
     with torch.no_grad(), torch.inference_mode(False):
         layout = layout_of(tensors, chunk_bytes)
         arena = Arena(layout, device)
-        done: dict[int, torch.Tensor] = {}
+        moved: dict[int, torch.Tensor] = {}
         for placed in layout.tensors:
             tensor = tensors[placed.name]
-            if id(tensor) in done:
+            if id(tensor) in moved:
                 continue
-            done[id(tensor)] = tensor
             view = arena.view(placed)
             if not tensor.is_meta and tensor.numel():
                 elements(view).copy_(elements(tensor))
-            arena.adopted(exchange(module, tensor, view), placed)
+            moved[id(tensor)] = exchange(module, tensor, view)
+            arena.adopted(moved[id(tensor)], placed)
+        _rewrap(module, moved)
         settle(torch.device(arena.device))
     return arena
+
+
+def _rewrap(module: nn.Module, moved: Mapping[int, torch.Tensor]) -> None:
+    """Make wrappers again around parts whose memory has moved: a wrapper has a device of its own."""
+    found = {id(wrapper): wrapper for _, wrapper in wrappers(module)}
+    for wrapper in found.values():
+        inner = parts(wrapper)
+        if any(id(part) in moved for part in inner.values()):
+            now = {name: moved.get(id(part), part) for name, part in inner.items()}
+            _replace(module, wrapper, made_again(wrapper, now))
 
 
 def in_place(module: nn.Module, wanted: Mapping[str, object], device: str) -> InPlace:
@@ -160,8 +168,7 @@ def in_place(module: nn.Module, wanted: Mapping[str, object], device: str) -> In
     Raises:
         SkeletonError: a tensor is missing, lies elsewhere, or is not what a joiner will have.
     """
-    held: dict[str, torch.Tensor] = dict(module.named_buffers(remove_duplicate=False))
-    held.update(module.named_parameters(remove_duplicate=False))
+    held = tensors_of(module)
     where = device_of(device)
     skeleton = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
     if missing := [name for name in skeleton if name not in held]:
@@ -182,7 +189,12 @@ def exchange(module: nn.Module, tensor: torch.Tensor, memory: torch.Tensor) -> t
     That is ``tensor`` itself, unless torch refuses (:func:`swapped`): then a new object takes
     its place among the parameters and buffers of every submodule.
     """
-    now = swapped(tensor, memory)
+    return _replace(module, tensor, _on(tensor, memory))
+
+
+def _replace(module: nn.Module, tensor: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+    """Make ``tensor`` what ``twin`` is, everywhere in ``module``; returns the object now in use."""
+    now = _swapped(tensor, twin)
     if now is not tensor:
         for owner in module.modules():
             for name in [name for name, held in owner._parameters.items() if held is tensor]:
@@ -198,9 +210,18 @@ def swapped(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     Torch refuses to change a tensor that views or weak references depend on; then this is a new
     object like ``tensor``, for the caller to put in its place.
     """
+    return _swapped(tensor, _on(tensor, memory))
+
+
+def _on(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """A new object like ``tensor`` on ``memory``."""
     keep_grad = tensor.requires_grad and (memory.is_floating_point() or memory.is_complex())
     twin = torch.Tensor._make_subclass(type(tensor), memory, keep_grad)
     vars(twin).update(vars(tensor))
+    return twin
+
+
+def _swapped(tensor: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
     try:
         _swap(tensor, twin)
     except RuntimeError:

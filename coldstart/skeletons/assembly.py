@@ -32,6 +32,7 @@ from coldstart.ports import Answering, Checkpoint, Landed, Probe, Probing, Rank,
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
+from coldstart.skeletons.wrappers import differing
 from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
 
 Module = nn.Module
@@ -135,6 +136,8 @@ def build(order: Order) -> Built:
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
     if order.loaded is not None:
+        if other := differing(module, order.loaded):
+            raise SkeletonError(f"{other} of the loaded module is not what its builder makes of it")
         return _in_place(order, order.loaded, skeleton, checkpoint, carried, digester)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)

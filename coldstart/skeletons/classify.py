@@ -10,7 +10,8 @@ unsupported into one SkeletonError (``module.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -21,6 +22,7 @@ from coldstart.classification import Classification, ClassifiedTensor, Kind, Tre
 from coldstart.skeletons.adoption import byte_range, not_plain
 from coldstart.skeletons.extra import keepers
 from coldstart.skeletons.walk import Found, TooMuch, unregistered
+from coldstart.skeletons.wrappers import by_part, is_wrapper, obstacle, parts, wrappers
 
 _SHARDED = "FullyShardedDataParallel"
 _BY_FACTORY = "is not registered as state: the factory computes it here"
@@ -34,12 +36,14 @@ class Declared:
         local: names of persistent buffers that are computed here after all.
         runtime: patterns (``*`` and ``?``) of names that serving fills, and that need no value at the start.
         extra: names of extra state that is carried, to the tensor that carries it.
+        wrappers: whether tensors made of other tensors may travel as these (``wrappers.py``).
         names: all there was when the module was built; None while it is being built.
     """
 
     local: Collection[str] = ()
     runtime: Collection[str] = ()
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    wrappers: bool = False
     names: Collection[str] | None = None
 
 
@@ -111,11 +115,15 @@ def take_inventory(module: nn.Module, declared: Declared | None = None) -> Inven
     declared = declared or Declared()
     items = [*_registered(module, declared)]
     try:
-        items += _unregistered(module, items)
+        items += _unregistered(module, items, declared)
     except TooMuch as error:
         reason = "holds more objects than are looked through; keep data that is no weight out of the module"
         items.append(Item(str(error), "nested attribute", "unsupported", None, reason))
-    items = [_judged(item, declared) for item in items]
+    names = Counter(item.name for item in items if item.treatment == "carried")
+    items = [
+        item.refused("is the name of two tensors; rename one") if names[item.name] > 1 else _judged(item, declared)
+        for item in items
+    ]
     shared: dict[str, Shared] = {}
     if not any(item.treatment == "unsupported" for item in items):
         shared, problems = _sharing(items)
@@ -129,26 +137,34 @@ def take_inventory(module: nn.Module, declared: Declared | None = None) -> Inven
 def _registered(module: nn.Module, declared: Declared) -> Iterator[Item]:
     """Parameters, buffers and extra state of every submodule, under every name."""
     for path, owner in module.named_modules(remove_duplicate=False):
-        kind: Kind
         for name, parameter in owner._parameters.items():
-            if parameter is not None:
-                yield Item(_join(path, name), "parameter", "carried", parameter)
+            for full, tensor in _travelling(_join(path, name), parameter, declared):
+                yield Item(full, "parameter", "carried", tensor)
         for name, buffer in owner._buffers.items():
-            if buffer is None:
+            if name in owner._non_persistent_buffers_set:
+                if buffer is not None:
+                    reason = "is not stored, and so computed here"
+                    yield Item(_join(path, name), "non-persistent buffer", "recomputed", buffer, reason)
                 continue
-            persistent = name not in owner._non_persistent_buffers_set
-            kind = "persistent buffer" if persistent else "non-persistent buffer"
-            full = _join(path, name)
-            if persistent and full not in declared.local:
-                yield Item(full, kind, "carried", buffer)
-            else:
-                reason = "is not in the checkpoint" if persistent else "is not stored, and so computed here"
-                yield Item(full, kind, "recomputed", buffer, reason)
+            for full, tensor in _travelling(_join(path, name), buffer, declared):
+                if full not in declared.local:
+                    yield Item(full, "persistent buffer", "carried", tensor)
+                else:
+                    yield Item(full, "persistent buffer", "recomputed", tensor, "is not in the checkpoint")
         if type(owner).__name__ == _SHARDED:
             reason = "is sharded by FSDP; build a rank's part before it is wrapped, and cold-start that"
             yield Item(path or "the module", "attribute", "unsupported", None, reason)
     for name, owner in keepers(module):
         yield _extra(name, owner, declared)
+
+
+def _travelling(name: str, tensor: torch.Tensor | None, declared: Declared) -> Iterable[tuple[str, torch.Tensor]]:
+    """What of a registered tensor travels: itself, or the parts of a wrapper."""
+    if tensor is None:
+        return ()
+    if not declared.wrappers or _is_runtime(name, declared):
+        return ((name, tensor),)
+    return by_part(name, tensor).items()
 
 
 def _extra(name: str, owner: nn.Module, declared: Declared) -> Item:
@@ -161,9 +177,12 @@ def _extra(name: str, owner: nn.Module, declared: Declared) -> Item:
     return Item(name, "extra state", "unsupported", None, reason)
 
 
-def _unregistered(module: nn.Module, registered: list[Item]) -> Iterator[Item]:
+def _unregistered(module: nn.Module, registered: list[Item], declared: Declared) -> Iterator[Item]:
     """What is in plain attributes, unless it is a registered tensor by another way."""
-    known = {id(item.tensor) for item in registered}
+    wrapped = dict(wrappers(module))
+    known = {id(item.tensor) for item in registered} | {id(wrapper) for wrapper in wrapped.values()}
+    known.update(id(part) for wrapper in wrapped.values() for part in parts(wrapper).values())
+    inside = tuple(f"{name}." for name in wrapped)
     storages = {
         item.tensor.untyped_storage()._cdata
         for item in registered
@@ -180,6 +199,9 @@ def _unregistered(module: nn.Module, registered: list[Item]) -> Iterator[Item]:
         elif found.name in derived:
             reason = "is computed by a hook before every forward"
             yield Item(found.name, kind, "recomputed", found.value, reason, derived=True)
+        elif found.name.startswith(inside) and declared.wrappers:
+            reason = "is kept by a tensor made of others besides those it names; keep it out of it"
+            yield Item(found.name, kind, "unsupported", found.value, reason)
         elif _is_weight(found, storages):
             reason = "is a parameter in a plain attribute; register it (nn.ParameterList)"
             yield Item(found.name, kind, "unsupported", found.value, reason)
@@ -216,7 +238,7 @@ def _judged(item: Item, declared: Declared) -> Item:
     """``item`` in its final class, as far as one tensor alone can say."""
     if item.treatment == "unsupported":
         return item
-    if any(fnmatchcase(item.name, pattern) for pattern in declared.runtime):
+    if _is_runtime(item.name, declared):
         if item.kind == "parameter":
             return item.refused("is declared as runtime but is a parameter; make it a buffer")
         return replace(item, treatment="runtime", reason="is declared by the builder: serving fills it")
@@ -225,9 +247,15 @@ def _judged(item: Item, declared: Declared) -> Item:
     if item.tensor is None or item.derived:
         return item
     reason = not_plain(item.tensor)
+    if is_wrapper(item.tensor) and not (declared.wrappers or obstacle(item.tensor)):
+        reason += "; let its parts travel (tensor_subclasses=True)"
     if reason and (item.treatment == "carried" or item.tensor.is_meta):
         return item.refused(f"is {reason}")
     return item
+
+
+def _is_runtime(name: str, declared: Declared) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in declared.runtime)
 
 
 def _with_memory(item: Item, shared: Mapping[str, Shared], problems: Mapping[str, str]) -> Item:

@@ -32,6 +32,7 @@ from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inven
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
 from coldstart.skeletons.stored import fill, find_names, one_to_one
+from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
 """Wide enough for other kernels on other hardware in bfloat16; a wrong layout is off by the whole of a number."""
@@ -49,6 +50,8 @@ class _Built:
     shared: Mapping[str, Shared]
     dtypes: Mapping[str, torch.dtype]
     """Of what is computed here."""
+    wrappers: str
+    """Digest of what tensor subclasses are besides their bytes."""
 
 
 class ModuleSkeleton(Generic[M]):
@@ -68,6 +71,8 @@ class ModuleSkeleton(Generic[M]):
             when a checkpoint is loaded; empty keeps what the factory makes. Buffers keep theirs.
         runtime: patterns (``*`` and ``?``) of names, such as ``layers.*.cache``, that serving fills and that need no
             value at the start.
+        tensor_subclasses: whether parameters that are made of other tensors (traceable wrapper subclasses, such as
+            torchao's quantised weights) travel as these; without it, they are refused.
         extra_state: how extra state (``nn.Module.get_extra_state``) becomes bytes and back; without it, a module that
             keeps some is refused.
         probe: a tiny forward whose result must be the same in all workers (:class:`coldstart.ports.Probing`); the
@@ -86,6 +91,7 @@ class ModuleSkeleton(Generic[M]):
         checkpoint_prefix: str = "",
         dtype: str = "",
         runtime: Sequence[str] = (),
+        tensor_subclasses: bool = False,
         extra_state: ExtraState | None = None,
         probe: Callable[[M], torch.Tensor] | None = None,
         tolerance: float = TOLERANCE,
@@ -94,7 +100,8 @@ class ModuleSkeleton(Generic[M]):
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
         self._dtype = floating_dtype(dtype) if dtype else None
-        self._runtime = tuple(runtime)
+        self._undeclared = Declared(runtime=tuple(runtime), wrappers=tensor_subclasses)
+        self._wrappers = ""
         self._extra_state = extra_state
         self._probe, self._tolerance = probe, tolerance
         self._built: WeakKeyDictionary[nn.Module, _Built] = WeakKeyDictionary()
@@ -105,8 +112,14 @@ class ModuleSkeleton(Generic[M]):
 
     @property
     def identity(self) -> str:
+        """Once a module is built, with what its tensor subclasses are besides their bytes (:attr:`wrappers`)."""
         dtype = str(self._dtype).removeprefix("torch.") if self._dtype else ""
-        return "/".join(part for part in (self._name, self._prefix, dtype) if part)
+        return "/".join(part for part in (self._name, self._prefix, dtype, self.wrappers) if part)
+
+    @property
+    def wrappers(self) -> str:
+        """A digest of the classes and contexts of tensor subclasses, for :attr:`identity`; empty if there are none."""
+        return self._wrappers
 
     # ------------------------------------------------------------------------------ building
 
@@ -169,15 +182,16 @@ class ModuleSkeleton(Generic[M]):
 
     def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
         extra = encoded(module, self._extra_state, device) if self._extra_state else {}
-        declared = Declared(runtime=self._runtime, extra=extra)
+        declared = replace(self._undeclared, extra=extra)
         inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
             declared = replace(declared, local=self.absent(module, inventory, checkpoint))
             inventory = self.inventory(module, declared)
         declared = replace(declared, names=frozenset(item.name for item in inventory.items))
         dtypes = {name: tensor.dtype for name, tensor in inventory.local.items()}
+        self._wrappers = self._digest_of_wrappers(module)
         layout = layout_of({} if inventory.problems else inventory.carried)
-        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes)
+        self._built[module] = _Built(device, layout, declared, inventory.shared, dtypes, self._wrappers)
 
     def absent(self, module: M, inventory: Inventory, checkpoint: Checkpoint) -> frozenset[str]:
         """Persistent buffers that the checkpoint lacks: those it has no alias of, and that have values here."""
@@ -241,6 +255,8 @@ class ModuleSkeleton(Generic[M]):
         ]
         if missing := sorted(built.shared.keys() - inventory.shared.keys()):
             problems.append(f"{missing[0]} no longer lies on the memory of {built.shared[missing[0]].carried}")
+        if self._digest_of_wrappers(module) != built.wrappers:
+            problems.append("its tensor subclasses are not those that it was built with")
         if not problems:
             problems += differences(layout_of(inventory.carried, built.layout.chunk_bytes), built.layout)
             homes = {tensor.untyped_storage()._cdata for tensor in inventory.carried.values() if tensor.numel()}
@@ -257,9 +273,12 @@ class ModuleSkeleton(Generic[M]):
         numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
         return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)
 
+    def _digest_of_wrappers(self, module: M) -> str:
+        return digest_of(module) if self._undeclared.wrappers else ""
+
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)
-        return self.inventory(module, built.declared if built else Declared(runtime=self._runtime))
+        return self.inventory(module, built.declared if built else self._undeclared)
 
     # --------------------------------------------------------------------------- checkpoint
 

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from coldstart.skeletons.adoption import not_plain
+from coldstart.skeletons.wrappers import is_wrapper
 
 MOST_OBJECTS = 1_000_000
 """A module that holds more objects than this is not looked through, and so not classified."""
@@ -91,7 +92,7 @@ def unregistered(module: nn.Module) -> Iterator[Found]:
 def _below(value: object, name: str) -> Iterable[tuple[str, object, bool]]:
     """What ``value`` holds directly, with names."""
     if isinstance(value, torch.Tensor):
-        return () if not_plain(value) else _attributes(value, name)
+        return _attributes(value, name) if is_wrapper(value) or not not_plain(value) else ()
     if isinstance(value, types.MethodType):
         return ((f"{name}.__self__", value.__self__, False), (f"{name}.__func__", value.__func__, False))
     if isinstance(value, types.FunctionType):

@@ -24,6 +24,7 @@ from torch import nn
 from coldstart.driver import is_mapped
 from coldstart.glance import Glance
 from coldstart.layout import Layout, Span, Tensor
+from coldstart.skeletons.wrappers import is_wrapper, parts
 
 
 class Held(Protocol):
@@ -125,14 +126,16 @@ def _writes(tensor: torch.Tensor) -> int:
 
 
 def _held_by(module: nn.Module) -> Set[int]:
-    """The ids of all parameters and buffers. The host may change the module meanwhile, so each dict is copied first."""
+    """The ids of all parameters, buffers and parts of such. The host may change the module, so each dict is copied."""
     found: set[int] = set()
     seen = {id(module)}
     waiting = [module]
     while waiting:
         owner = waiting.pop()
-        found.update(map(id, list(owner._parameters.values())))
-        found.update(map(id, list(owner._buffers.values())))
+        for tensor in (*owner._parameters.values(), *owner._buffers.values()):
+            found.add(id(tensor))
+            if tensor is not None and is_wrapper(tensor):
+                found.update(map(id, parts(tensor).values()))
         for child in list(owner._modules.values()):
             if child is not None and id(child) not in seen:
                 seen.add(id(child))

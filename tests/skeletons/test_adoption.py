@@ -206,7 +206,7 @@ def test_gaps_between_strided_views_hold_nothing() -> None:
 def test_chunk_size() -> None:
     tensors = {"t": torch.empty(300 * 1024 * 1024, device="meta", dtype=torch.uint8)}
     assert layout_of({}).chunk_bytes == MIN_CHUNK
-    assert layout_of(tensors).chunk_bytes == 8 * 1024 * 1024
+    assert layout_of(tensors).chunk_bytes == 4 * 1024 * 1024
     assert layout_of(tensors, 256 * 1024).chunk_bytes == 256 * 1024
     with pytest.raises(ConfigError, match="chunk size 1000 is not a multiple"):
         layout_of(tensors, 1000)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from coldstart.skeletons.adoption import elements, not_plain
-from coldstart.skeletons.classify import take_inventory
+from coldstart.skeletons.classify import Declared, take_inventory
+from coldstart.skeletons.wrappers import described, is_wrapper, wrappers
 from tests.zoo.family import SEED, Family
 
 NOTHING = "on meta"
@@ -56,7 +57,8 @@ def naive(family: Family, module: nn.Module, expected: Sequence[str]) -> str:
         module.to("meta").to_empty(device="cpu")
         with torch.no_grad():
             for tensor in _all(module).values():
-                elements(tensor).zero_()
+                if not is_wrapper(tensor):
+                    elements(tensor).zero_()
         module.load_state_dict(stored, strict=True)
         return "equal" if ask(family, module) == expected else "wrong"
     except Exception as error:  # a model that computes on garbage may raise anything
@@ -68,6 +70,8 @@ def digest(tensor: torch.Tensor) -> str:
     kind = f"{tensor.dtype} {list(tensor.shape)} {list(tensor.stride())} {tensor.requires_grad}"
     if tensor.is_meta:
         return NOTHING
+    if is_wrapper(tensor):
+        return f"{kind} {described(tensor)}"  # its parts are seen, too
     if reason := not_plain(tensor):
         return f"{kind} {reason}"
     values = elements(tensor.detach()).contiguous().cpu()
@@ -76,5 +80,6 @@ def digest(tensor: torch.Tensor) -> str:
 
 def _all(module: nn.Module) -> dict[str, torch.Tensor]:
     """What the module holds, but for what a hook makes again before every forward."""
-    items = take_inventory(module).items
-    return {item.name: item.tensor for item in items if item.tensor is not None and not item.derived}
+    items = take_inventory(module, Declared(wrappers=True)).items
+    seen = {item.name: item.tensor for item in items if item.tensor is not None and not item.derived}
+    return {**seen, **dict(wrappers(module))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,6 +114,36 @@ def llama(
     )
 
 
+def torchao(note: str, config: str, settings: Config, *, quick: bool = False) -> Family:
+    """A Llama that torchao quantises as one of its configs says; refused where torchao is not installed."""
+    missing = "No module named 'torchao'" if find_spec("torchao") is None else ""
+
+    def after(directory: Path) -> None:
+        if missing:
+            rewritten("torchao", unchanged, {"quant_type": {"default": {"_type": config}}})(directory)
+            return
+        transformers, quantization = import_module("transformers"), import_module("torchao.quantization")
+        way = transformers.TorchAoConfig(getattr(quantization, config)(**settings))
+        with import_module("coldstart_transformers.quiet").quiet():
+            model = transformers.LlamaForCausalLM.from_pretrained(directory, quantization_config=way)
+            (directory / "model.safetensors").unlink()  # the model's memory may be the file's
+            model.save_pretrained(directory)
+
+    return family(
+        KIND,
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        LLAMA,
+        tokens,
+        note=note,
+        dtype=BF16,
+        quick=quick,
+        loads=not missing,
+        refused=missing,
+        after=after,
+    )
+
+
 HEAD: Config = {"modules_to_not_convert": ["lm_head"]}
 BLOCKS: Config = {**HEAD, "weight_block_size": [BLOCK, BLOCK], "activation_scheme": "dynamic"}
 EXPERTS: Config = {
@@ -146,6 +177,9 @@ FAMILIES = [
     refused("gptq", {"bits": 4}),
     refused("awq", {"bits": 4}),
     refused("bitsandbytes", {"load_in_4bit": True}),
-    refused("torchao", {"quant_type": {"default": {}}}),
+    torchao("torchao int8", "Int8WeightOnlyConfig", {}, quick=True),
+    torchao("torchao int8, activations too", "Int8DynamicActivationInt8WeightConfig", {}),
+    torchao("torchao int4", "IntxWeightOnlyConfig", {"weight_dtype": vars(torch)["int4"]}),
+    torchao("torchao float8", "Float8WeightOnlyConfig", {}),
     refused("a-method-of-tomorrow", {}),
 ]

@@ -10,11 +10,12 @@ import torch
 from coldstart_transformers import FACTORY
 from coldstart_transformers.quiet import quiet
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, TorchAoConfig
 
 from coldstart.errors import SkeletonError
 from coldstart.ports import Rank
 from coldstart.skeletons.adoption import adopt, elements
+from coldstart.skeletons.wrappers import digest_of, tensors_of
 from coldstart.testing.checkpoints import read_checkpoint
 
 SMALL = {
@@ -75,7 +76,7 @@ def test_fp8_is_kept_where_there_is_an_accelerator(
         assert torch.equal(elements(tensor), elements(wanted[name])), name
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "torchao", "quanto", "hqq", "unheard-of", ""])
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "quanto", "hqq", "unheard-of", ""])
 def test_what_is_not_plain_tensors_is_refused_by_its_method(method: str, tmp_path: Path) -> None:
     path = says(stored_in_fp8(tmp_path), {"quant_method": method} if method else {"bits": 4})
     message = rf"is quantised \({method or 'no method stated'}\): what transformers makes of such weights"
@@ -88,3 +89,47 @@ def test_a_method_that_the_quantizer_itself_refuses(tmp_path: Path) -> None:
     path = says(stored_in_fp8(tmp_path), {"quant_method": "fp8", **BLOCKS, "weight_block_size": [16, -1]})
     with pytest.raises(SkeletonError, match=r"is quantised \(fp8\): weight_block_size must be"):
         FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
+
+
+@pytest.fixture
+def in_int8(tmp_path: Path) -> Path:
+    """A Llama that torchao has quantised, its norms and embeddings in bfloat16."""
+    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    torch.manual_seed(0)
+    with quiet():
+        LlamaForCausalLM(LlamaConfig(**SMALL)).to(torch.bfloat16).save_pretrained(tmp_path / "plain")
+        way = TorchAoConfig(quantization.Int8WeightOnlyConfig())
+        model = LlamaForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=way)
+        model.save_pretrained(tmp_path / "int8")
+    return tmp_path / "int8"
+
+
+@pytest.mark.parametrize("dtype", ["", "float32"], ids=["as stored", "the rest converted"])
+def test_torchao_is_carried_in_parts(dtype: str, in_int8: Path) -> None:
+    checkpoint = read_checkpoint(in_int8)
+    skeleton = FACTORY.open(dtype=dtype)
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    names = skeleton.stored_names(module, checkpoint)
+    assert (names is None) is bool(dtype)
+    assert names is None or set(names.values()) == set(checkpoint.tensors)
+    skeleton.load(module, checkpoint)
+    assert skeleton.self_check(module) == []
+    with quiet():
+        ordinary = LlamaForCausalLM.from_pretrained(in_int8, local_files_only=True, dtype=dtype or "auto").eval()
+    wanted = tensors_of(ordinary)
+    assert digest_of(module) == digest_of(ordinary)
+    assert "model.layers.0.self_attn.q_proj.weight@qdata" in skeleton.carried(module)
+    for name, tensor in skeleton.carried(module).items():
+        assert torch.equal(elements(tensor), elements(wanted[name])), name
+    tokens = torch.arange(8)[None]
+    with torch.inference_mode():
+        assert torch.equal(module(tokens).logits, ordinary(tokens).logits)
+
+
+def test_torchao_without_its_metadata_is_refused(in_int8: Path) -> None:
+    file = in_int8 / "model.safetensors"
+    save_file(load_file(file), file, metadata={"format": "pt"})
+    with pytest.raises(SkeletonError, match=r"is quantised \(torchao\): its weights cannot be made from what"):
+        FACTORY.open().build(read_checkpoint(in_int8), Rank(), "cpu")

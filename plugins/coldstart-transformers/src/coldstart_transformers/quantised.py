@@ -1,14 +1,14 @@
 """Quantised checkpoints: which of them become plain tensors that can travel, and how their modules are made.
 
 Follows the loader: transformers' own quantizer swaps the modules before the weights arrive and says
-whether they will be dequantised, which can depend on the machine. What it keeps in tensors of tensors,
-in Python objects, or only on some accelerator is refused. Values are read by ``from_pretrained``
-or byte for byte like those of any other model (``skeleton.py``).
+whether they will be dequantised, which can depend on the machine. Weights that are tensors made of
+tensors are made by ``deserialising.py``; what is kept in Python objects, or only on some accelerator, is
+refused. Values are read by ``from_pretrained`` or byte for byte like those of any other model (``skeleton.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,8 @@ from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
 
 from coldstart.errors import SkeletonError
+from coldstart.ports import Checkpoint
+from coldstart_transformers.deserialising import deserialise
 
 # Typed here, because transformers leaves it untyped: config, arguments' config, devices, weights only, user agent.
 _Opened = tuple[HfQuantizer, PreTrainedConfig, object]
@@ -25,6 +27,9 @@ _quantizer_of: Callable[[PreTrainedConfig, None, None, bool, dict[str, str]], _O
 
 PLAIN = frozenset({"bitnet", "fp8", "mxfp8"})
 """Methods whose modules hold nothing but plain tensors, as stored."""
+
+WRAPPED = frozenset({"torchao"})
+"""Methods whose weights are tensors made of plain tensors, described in the files' metadata (``deserialising.py``)."""
 
 DEQUANTISED = PLAIN | {"compressed-tensors", "mxfp4"}
 """Methods that may become an ordinary model in a wider dtype."""
@@ -37,6 +42,9 @@ class Quantisation:
         path: the checkpoint, for messages.
         config: with the quantizer's config as an object afterwards, as the loader leaves it.
 
+    Attributes:
+        parts: once modules are replaced, carried name to stored name for what weights are made of.
+
     Raises:
         SkeletonError: the method is unknown, cannot be carried, or lacks a package or a device here.
     """
@@ -44,8 +52,9 @@ class Quantisation:
     def __init__(self, path: Path, config: PreTrainedConfig) -> None:
         self._path = path
         self.method = _method(config)
-        if self.method not in DEQUANTISED:
+        if self.method not in DEQUANTISED | WRAPPED:
             raise self._refusal("what transformers makes of such weights is not only plain tensors")
+        self.parts: Mapping[str, str] = {}
         self._quantizer = self._open(config)
         self._check_plain()
 
@@ -62,17 +71,28 @@ class Quantisation:
         """The dtype that the quantizer takes for what is not quantised."""
         return self._quantizer.update_dtype(cast(torch.dtype, dtype))
 
-    def replace_modules(self, model: PreTrainedModel, dtype: torch.dtype | None) -> None:
-        """Put the quantizer's modules in place of the model's, before there are weights."""
-        self._quantizer.preprocess_model(
-            model=model, dtype=cast(torch.dtype, dtype), device_map=None, checkpoint_files=None, use_kernels=False
-        )
-        self._check_plain()
+    def replace_modules(self, model: PreTrainedModel, dtype: torch.dtype | None, checkpoint: Checkpoint) -> None:
+        """Put the quantizer's modules, or its tensors, in place of the model's, before there are weights."""
+        if self.method in WRAPPED:
+            try:
+                self._preprocess(model, dtype, [str(file) for file in checkpoint.files])
+                self.parts = deserialise(model, self._quantizer, checkpoint)
+            except (ValueError, LookupError, AttributeError, TypeError, AssertionError) as error:
+                reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise self._refusal(f"its weights cannot be made from what its files say of them: {reason}") from error
+        else:
+            self._preprocess(model, dtype, None)
+            self._check_plain()
         vars(model)["hf_quantizer"] = self._quantizer  # where the loader leaves it
 
     def finish(self, model: PreTrainedModel) -> None:
         """What the loader does last; it may look at tensors, never at their values."""
         self._quantizer.postprocess_model(model)
+
+    def _preprocess(self, model: PreTrainedModel, dtype: torch.dtype | None, files: list[str] | None) -> None:
+        self._quantizer.preprocess_model(
+            model=model, dtype=cast(torch.dtype, dtype), device_map=None, checkpoint_files=files, use_kernels=False
+        )
 
     def _open(self, config: PreTrainedConfig) -> HfQuantizer:
         try:
@@ -82,7 +102,7 @@ class Quantisation:
         return quantizer
 
     def _check_plain(self) -> None:
-        if self.method not in PLAIN and not self._dequantises:
+        if self.method not in PLAIN | WRAPPED and not self._dequantises:
             raise self._refusal(
                 "transformers computes with such weights through hooks and kernels of other packages",
                 'put "dequantize": true into the quantization_config of config.json',

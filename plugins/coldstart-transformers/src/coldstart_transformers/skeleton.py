@@ -21,10 +21,13 @@ from coldstart.errors import SkeletonError
 from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
+from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
-from coldstart_transformers.naming import renamed
+from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
+
+_BUG = "this is a bug in the transformers skeleton; please report the architecture"
 
 
 class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
@@ -37,7 +40,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     """
 
     def __init__(self, *, dtype: str = "", auto: str = "", model: type[PreTrainedModel] | None = None) -> None:
-        super().__init__(_no_factory, name="transformers")
+        super().__init__(_no_factory, name="transformers", tensor_subclasses=True)
         self._requested = floating_dtype(dtype) if dtype else None
         self._auto, self._class = auto, model
         self._quantisation: Quantisation | None = None
@@ -47,7 +50,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         """Once a module is built, with what this machine makes of quantised weights."""
         dtype = str(self._requested).removeprefix("torch.") if self._requested else ""
         quantised = self._quantisation.identity if self._quantisation else ""
-        return "/".join(part for part in ("transformers", self._auto, dtype, quantised) if part)
+        return "/".join(part for part in ("transformers", self._auto, dtype, quantised, self.wrappers) if part)
 
     # ------------------------------------------------------------------------------ building
 
@@ -62,9 +65,12 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             config = _config(checkpoint.path, self._class)
             self._quantisation = Quantisation(checkpoint.path, config) if is_quantised(config) else None
             stated = getattr(torch, config.dtype) if isinstance(config.dtype, str) else config.dtype
-            return self._model(checkpoint.path, config, self._requested or stated or _first_float(checkpoint))
+            return self._model(checkpoint, config, self._requested or stated or _first_float(checkpoint))
 
-    def _model(self, path: Path, config: PreTrainedConfig, dtype: torch.dtype | None) -> PreTrainedModel:
+    def _model(
+        self, checkpoint: Checkpoint, config: PreTrainedConfig, dtype: torch.dtype | None
+    ) -> PreTrainedModel:
+        path = checkpoint.path
         name = self._auto or next(iter(config.architectures or ()), "")
         found = self._class or (getattr(transformers, name, None) if name else None)
         if found is None:
@@ -79,7 +85,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             dtype = quantisation.dtype(dtype)
         model = make(copy.deepcopy(config), dtype=dtype)
         if quantisation is not None and isinstance(model, PreTrainedModel):
-            quantisation.replace_modules(model, dtype)
+            quantisation.replace_modules(model, dtype, checkpoint)
         if not isinstance(model, PreTrainedModel):
             raise SkeletonError(f"{name} does not make a model", advice="give auto=AutoModel or one of its kind")
         model.config._name_or_path = str(path)
@@ -105,7 +111,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             return
         kept: re.Pattern[str] = build_glob_alternation(list(plan))[0]
         for name, parameter in list(module.named_parameters()):
-            if kept.search(name) and parameter.dtype != torch.float32:
+            if kept.search(name) and parameter.dtype != torch.float32 and not is_wrapper(parameter):
                 memory = torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32, device="meta")
                 exchange(module, parameter, memory)
 
@@ -114,12 +120,21 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     def find_names(
         self, module: PreTrainedModel, carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint
     ) -> Mapping[str, str]:
-        names = renamed(module, checkpoint.tensors).names
+        names = {**self._renamed(module, checkpoint).names, **self._parts}
         return {name: names[name] for name in carried if name in names}
 
     def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        converted = renamed(module, checkpoint.tensors).converted
+        converted = self._renamed(module, checkpoint).converted
         return None if converted else super().stored_names(module, checkpoint)
+
+    def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
+        """What becomes of the tensors that are no part of another: those are stored as they are."""
+        parts = frozenset(self._parts.values())
+        return renamed(module, [name for name in checkpoint.tensors if name not in parts])
+
+    @property
+    def _parts(self) -> Mapping[str, str]:
+        return self._quantisation.parts if self._quantisation else {}
 
     def load(self, module: PreTrainedModel, checkpoint: Checkpoint) -> None:
         """Load by ``from_pretrained`` on the CPU and copy every carried tensor in place.
@@ -138,10 +153,9 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 f"{checkpoint.path} has no weights for {', '.join(absent[:3])}{more} of {type(module).__name__}",
                 advice="give auto= a class that the checkpoint was saved from",
             )
-        values: dict[str, torch.Tensor] = {
-            **dict(loaded.named_parameters(remove_duplicate=False)),
-            **dict(loaded.named_buffers(remove_duplicate=False)),
-        }
+        values = tensors_of(loaded)
+        if other := differing(module, loaded) or min(carried.keys() - values.keys(), default=""):
+            raise SkeletonError(f"{other} was loaded as another kind of tensor than the skeleton has", advice=_BUG)
         with torch.no_grad():
             for name, tensor in carried.items():
                 _check(name, values[name], tensor)
@@ -206,7 +220,7 @@ def _check(name: str, value: torch.Tensor, tensor: torch.Tensor) -> None:
         raise SkeletonError(
             f"{name} was loaded as {value.dtype} {list(value.shape)} but the skeleton has {tensor.dtype} "
             f"{list(tensor.shape)}",
-            advice="this is a bug in the transformers skeleton; please report the architecture",
+            advice=_BUG,
         )
 
 
