@@ -59,13 +59,6 @@ def new_stream(index: int) -> int:
     return 0 if failed else stream.value or 0
 
 
-def end_stream(handle: int) -> None:
-    """Nothing is queued on it any more."""
-    driver = _driver()
-    if driver is not None and handle:
-        driver.cuStreamDestroy_v2(ctypes.c_void_p(handle))
-
-
 def is_mapped(address: int) -> bool:
     """Whether there is device memory at ``address``; true where the driver cannot be asked. About 2 microseconds."""
     driver = _driver()
