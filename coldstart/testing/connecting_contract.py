@@ -130,7 +130,7 @@ class ConnectingContract(TransportContract):
                 with anyio.fail_after(self.deadline):
                     for transport in ((source, joiner), (joiner, source))[first]:
                         await transport.aclose()
-        await eventually(lambda: resources() <= before)
+        await eventually(lambda: resources() <= before, self.deadline)
 
     # ------------------------------------------------------------------------------- helpers
 
