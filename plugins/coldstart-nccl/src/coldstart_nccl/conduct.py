@@ -44,6 +44,14 @@ def set_up(pair: Communicator, control: Control) -> None:
     control.moved()
 
 
+def meet(pair: Communicator, control: Control) -> None:
+    """Wait until the pair can be used on both sides: one that is half built cannot always be taken down."""
+    set_up(pair, control)
+    while not control.peer_ready:
+        control.look(_LONGEST)
+    control.moved()
+
+
 def move(
     pair: Communicator,
     control: Control,

@@ -182,7 +182,7 @@ class Connection:
         return answer
 
     def _serve(self, pair: Communicator, control: Control, message_bytes: int) -> None:
-        conduct.set_up(pair, control)
+        conduct.meet(pair, control)
         self.made = True
         self._changed()
         while (pull := self._next(control)) is not None:

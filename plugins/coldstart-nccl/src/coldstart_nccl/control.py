@@ -40,6 +40,8 @@ class Control:
         self._moved = time.monotonic()
         self.peer_done = False
         """The peer has said that it has everything."""
+        self.peer_ready = False
+        """The peer's side of the pair is built, too."""
         self._peer_asks = False
         """The peer has begun a request."""
 
@@ -150,6 +152,9 @@ class Control:
             raise _Gone(f"{self._peer} has closed the connection", reason="closed")
         if said[0] == Word.DONE:
             self.peer_done = True
+            return
+        if said[0] == Word.READY:
+            self.peer_ready = True
             return
         if said[0] == Word.ASK:
             self._peer_asks = True

@@ -155,7 +155,7 @@ class GlooPair:
         store.set_timeout(_SET_UP)
         options = _gloo._Options()
         options._devices = [_gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = _FOREVER
+        options._timeout = _SET_UP  # also for a peer that has gone between the store and the pair
         return _gloo(store, self._rank, 2, options)
 
     def _move(self, group: _Group, message: Message, number: int) -> None:
@@ -169,7 +169,7 @@ class GlooPair:
             if self._aborted:
                 return
             self._work = work
-        work.wait()
+        work.wait(_FOREVER)
         self._work = None
         if self._rank != SENDER:
             self._copy(message, staging)

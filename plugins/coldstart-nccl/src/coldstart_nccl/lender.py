@@ -212,6 +212,7 @@ class Lender:
                 SENDER, answer.invitation, lent.memory.device, largest=size, ctas=answer.ctas
             )
             conduct.set_up(pair, control)
+            control.tell(Word.READY)
             while control.asked(lent.deadline):
                 self._send(lent, control, pair, places, answer.message_bytes)
         except Exception as error:

@@ -3,7 +3,7 @@
 Decides every byte of it and every bound on it. It must not know threads, grants or communicators.
 
     joiner: HELLO secret               source: ANSWER size of messages, cap, invitation; or a Word that says why not
-    both:   build the pair
+    both:   build the pair             source: READY
     joiner: ASK spans, ...
     both:   move the messages that the spans give
     joiner: DONE                       and ASK again, or it closes: then both release the pair
@@ -59,6 +59,7 @@ class Word(enum.IntEnum):
     BAD_REQUEST = 5
     FAILED = 6
     ASK = 7
+    READY = 8
 
 
 REASONS: Final = {
