@@ -243,6 +243,10 @@ class TestDirectories:
     def test_missing(self, tmp_path: Path) -> None:
         assert "no such file or directory" in refused(tmp_path / "nowhere")
 
+    def test_neither_file_nor_directory(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert "neither a file nor a directory" in refused(tmp_path / "pipe")
+
     def test_empty(self, tmp_path: Path) -> None:
         assert "it is empty" in refused(tmp_path)
 

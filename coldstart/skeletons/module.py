@@ -11,7 +11,8 @@ It must not know a model library, nor how bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Generic, TypeVar, cast
@@ -22,7 +23,7 @@ from torch import nn
 
 from coldstart.arena import device_of
 from coldstart.classification import Classification
-from coldstart.errors import ColdstartError, ConfigError, SkeletonError
+from coldstart.errors import ColdstartError, ConfigError, SkeletonError, in_a_line
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
 from coldstart.ports import Checkpoint
@@ -135,13 +136,14 @@ class ModuleSkeleton(Generic[M]):
         """Like :meth:`build`, but for state that is unsupported: it is for :meth:`classify` to tell."""
         target = device_of(device)
         meta = MetaParameters(self._dtype)
-        module = self._made(checkpoint, rank, target, meta)
-        made: object = module  # a factory may do as it likes, whatever its annotation says
-        if not isinstance(made, nn.Module):
-            kind = type(made).__name__
-            raise SkeletonError(f"the {self._name} factory made a {kind}", advice="it must return an nn.Module")
-        meta.sweep(module)
-        self.prepare(module)
+        with self._naming_itself(checkpoint):
+            module = self._made(checkpoint, rank, target, meta)
+            made: object = module  # a factory may do as it likes, whatever its annotation says
+            if not isinstance(made, nn.Module):
+                kind = type(made).__name__
+                raise SkeletonError(f"the {self._name} factory made a {kind}", advice="it must return an nn.Module")
+            meta.sweep(module)
+            self.prepare(module)
         for owner in module.modules():
             for name, buffer in owner._buffers.items():
                 # Some constructors ignore the device in effect (torch.Tensor(...), from_numpy).
@@ -152,16 +154,21 @@ class ModuleSkeleton(Generic[M]):
 
     def _made(self, checkpoint: Checkpoint | None, rank: Rank, device: torch.device, meta: MetaParameters) -> M:
         try:
-            try:
-                with meta.while_building():
-                    return self._on(device, checkpoint, rank)
-            except RuntimeError:
+            with meta.while_building():
                 return self._on(device, checkpoint, rank)
+        except RuntimeError:
+            return self._on(device, checkpoint, rank)
+
+    @contextmanager
+    def _naming_itself(self, checkpoint: Checkpoint | None) -> Iterator[None]:
+        """Whatever a factory or a library raises, as an error that says which builder, and of what."""
+        try:
+            yield
         except ColdstartError:
             raise
         except Exception as error:
-            reason = str(error).partition("\n")[0]
-            raise SkeletonError(f"{self._name} cannot make its module: {type(error).__name__}: {reason}") from error
+            source = f" of {checkpoint.path}" if checkpoint is not None else ""
+            raise SkeletonError(f"{self._name} cannot make its module{source}: {in_a_line(error)}") from error
 
     def _on(self, device: torch.device, checkpoint: Checkpoint | None, rank: Rank) -> M:
         with torch.inference_mode(False), torch.no_grad(), device:

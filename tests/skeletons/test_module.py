@@ -294,6 +294,19 @@ def broken() -> nn.Module:
     raise KeyError("no such layer")
 
 
+def wordy() -> nn.Module:
+    raise ValueError("\nno such value of 'size':\n    a number is needed\n    here\n")
+
+
+def silent() -> nn.Module:
+    raise StopIteration
+
+
+class PreparedBadly(ModuleSkeleton[nn.Module]):
+    def prepare(self, module: nn.Module) -> None:
+        next(iter(module.children()))
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
@@ -303,11 +316,18 @@ def broken() -> nn.Module:
         (HiddenModule, r"layers\[0\] is a module with tensors in a plain attribute; register it"),
         (PartlyCarried, r"base is not carried but holds the memory of part, which is"),
         (broken, r"broken cannot make its module: KeyError: 'no such layer'"),
+        (wordy, r"wordy cannot make its module: ValueError: no such value of 'size': a number is needed$"),
+        (silent, r"silent cannot make its module: StopIteration$"),
     ],
 )
 def test_refusals_name_the_state(factory: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(SkeletonError, match=message):
         ModuleSkeleton(factory).build(None, Rank(), "cpu")
+
+
+def test_a_builder_that_breaks_after_its_factory_is_named() -> None:
+    with pytest.raises(SkeletonError, match=r"Linear cannot make its module: StopIteration$"):
+        PreparedBadly(lambda: nn.Linear(2, 2), name="Linear").build(None, Rank(), "cpu")
 
 
 def test_an_unknown_dtype_is_refused() -> None:
