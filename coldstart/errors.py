@@ -136,7 +136,12 @@ class IllegalTransition(ColdstartError):
 
 
 def in_a_line(error: BaseException) -> str:
-    """What somebody else's error says, for one line: its kind and first line, and what that line announces."""
+    """What somebody else's error says, for one line: its kind and first line, and what that line announces.
+
+    A group of one is what is in it.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     words = ""
     for line in str(error).splitlines():
         words = f"{words} {line.strip()}".strip()

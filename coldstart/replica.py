@@ -24,6 +24,7 @@ from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.group import Group, checked
 from coldstart.identity import Rank, is_id
+from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
@@ -282,6 +283,8 @@ async def _replica(
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
+    if order.rank is not None:
+        checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
     session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
     session.begin()

@@ -9,6 +9,7 @@ it is ``replica.py``; what is run is ``wiring.py``'s and ``node.py``'s.
 from __future__ import annotations
 
 import asyncio
+from asyncio import CancelledError
 from collections.abc import Callable
 
 import anyio
@@ -16,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from coldstart import machine, wiring
 from coldstart.config import Settings
-from coldstart.errors import ColdstartError, ColdStartFailed
+from coldstart.errors import ColdstartError, ColdStartFailed, in_a_line
 from coldstart.group import Group
 from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
@@ -169,6 +170,11 @@ class Session:
                 if not isinstance(error, ColdstartError):
                     logger().error("coldstart broke", worker=self._worker, error=repr(error))
                 self._end(error)
+            except CancelledError:
+                raise
+            except BaseException as error:  # meant to stop everything; here it would stop one task, unseen
+                logger().error("coldstart broke", worker=self._worker, error=repr(error))
+                self._end(ColdstartError(f"coldstart broke: {in_a_line(error)}"))
         self._running.discard(scope)
 
     def _stop(self) -> None:

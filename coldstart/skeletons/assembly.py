@@ -8,7 +8,8 @@ peers or the bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import assert_never, cast
@@ -96,7 +97,7 @@ class StorageReader:
         landed(Span(0, self._arena.layout.nbytes))
 
     def _load(self) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), _exits_are_errors():
             self._skeleton.load(self._module, self._checkpoint)
         check_unmodified(self._checkpoint)
 
@@ -115,6 +116,16 @@ class Loaded:
             landed(span)
 
 
+@contextmanager
+def _exits_are_errors() -> Iterator[None]:
+    """Code of others that calls ``sys.exit``: in a worker thread it would end no process, only be waited for."""
+    try:
+        yield
+    except SystemExit as error:
+        raise SkeletonError(f"the builder's code asked the process to exit ({error.code!r})") from error
+
+
+@_exits_are_errors()
 def build(order: Order) -> Built:
     """Read the checkpoint's headers, build the skeleton and give it its memory.
 
@@ -140,6 +151,7 @@ def build(order: Order) -> Built:
     skeleton.finalise(module)
     watch = ModuleWatch(module, arena)
 
+    @_exits_are_errors()
     def self_check() -> Sequence[str]:
         watch.begin()  # every byte has been digested, and what follows is the host's own code
         if isinstance(skeleton, Receiving):
@@ -197,6 +209,7 @@ def _probe(
     if not isinstance(skeleton, Probing):
         return None
 
+    @_exits_are_errors()
     def run() -> Probe | None:
         if isinstance(skeleton, Receiving):
             skeleton.received(module)
@@ -270,11 +283,14 @@ def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
         name = _automatic(checkpoint) if choice == "auto" else choice
         factory = registry.skeleton(name)
         return cast("Skeleton[nn.Module]", factory.open(dtype=order.dtype))
-    if isinstance(choice, Skeleton):
+    if isinstance(choice, Skeleton) and not isinstance(choice, type):
+        if order.dtype:
+            raise ConfigError("dtype= is for builders that are named, and functions", advice="give it to your builder")
         return choice
-    if callable(choice):
-        return ModuleSkeleton(choice)
-    raise ConfigError(f"skeleton is {choice!r}", advice="give a name, a builder, or a function that makes the module")
+    if callable(choice) and not isinstance(choice, nn.Module):
+        return ModuleSkeleton(choice, dtype=order.dtype)
+    what = "a module" if isinstance(choice, nn.Module) else repr(choice)
+    raise ConfigError(f"skeleton is {what}", advice="give a name, a builder, or a function that makes the module")
 
 
 _AUTOMATIC = {"architectures": "transformers", "_class_name": "diffusers"}

@@ -11,10 +11,11 @@ It must not know a model library, nor how bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
+from math import inf
 from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -76,7 +77,8 @@ class ModuleSkeleton(Generic[M]):
         tolerance: how far they may differ, as a share of the largest.
 
     Raises:
-        ConfigError: ``dtype`` is no floating-point dtype of torch.
+        ConfigError: ``dtype`` is no floating-point dtype of torch, ``tolerance`` no number from 0 on, or ``runtime``
+            one text.
     """
 
     def __init__(
@@ -86,11 +88,15 @@ class ModuleSkeleton(Generic[M]):
         name: str = "",
         checkpoint_prefix: str = "",
         dtype: str = "",
-        runtime: Sequence[str] = (),
+        runtime: Collection[str] = (),
         extra_state: ExtraState | None = None,
         probe: Callable[[M], torch.Tensor] | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
+        if isinstance(runtime, str):  # a collection of letters, one of which may be a *
+            raise ConfigError(f"runtime is {runtime!r}", advice=f"it takes several patterns: [{runtime!r}]")
+        if not isinstance(tolerance, int | float) or not 0 <= tolerance < inf:
+            raise ConfigError(f"tolerance is {tolerance!r}", advice="give a share of the largest number, such as 0.01")
         self._factory = of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
@@ -219,7 +225,8 @@ class ModuleSkeleton(Generic[M]):
                 offset = int(owner.storage_offset()) * owner.itemsize + shared.offset
                 memory = view_of(owner.untyped_storage(), tensor.dtype, offset, tensor.shape, tensor.stride())
                 exchange(module, tensor, memory)
-        module.eval()
+        with self._naming_itself(None):
+            module.eval()
 
     def received(self, module: M) -> None:
         """Give submodules their extra state; see :meth:`coldstart.ports.Receiving.received`."""
@@ -259,7 +266,10 @@ class ModuleSkeleton(Generic[M]):
         """See :meth:`coldstart.ports.Probing.probe`."""
         if self._probe is None:
             return None
-        given = self._probe(module).detach()
+        made: object = self._probe(module)
+        if not isinstance(made, torch.Tensor):
+            raise TypeError(f"a tensor is needed, not a {type(made).__name__}")
+        given = made.detach()
         given = torch.view_as_real(given) if given.is_complex() else given
         numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
         return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)

@@ -242,6 +242,13 @@ def test_quantised_components_are_refused(copied: Path, name: str) -> None:
     assert f"{copied / name} is quantised (bitsandbytes)" in refusal(copied)
 
 
+@pytest.mark.parametrize("given", [None, 7, [7]])
+def test_a_function_of_the_rank_that_breaks_is_named(saved: Path, given: list[str]) -> None:
+    skeleton = FACTORY.open(components=lambda rank: given)
+    with pytest.raises(SkeletonError, match=r"diffusers cannot make its module of \S+: TypeError: "):
+        skeleton.build(read_checkpoint(saved), Rank(), "cpu")
+
+
 @pytest.mark.parametrize("name", ["unet", "text_encoder"])
 def test_a_component_without_its_config_is_named(copied: Path, name: str) -> None:
     (copied / name / "config.json").unlink()
