@@ -76,7 +76,7 @@ def test_as_text() -> None:
     [7, ["unet"], {"unet"}, {"unet": "0"}, {"unet": 0.0}, {"unet": [0, "1"]}, {7: 0}, {None: 0}],
 )
 def test_what_is_no_map_of_ranks_is_refused(wrong: Components) -> None:
-    with pytest.raises(ConfigError, match=r"^components (is|has) .*; give a"):
+    with pytest.raises(ConfigError, match=r"^components (is|has) .*; give "):
         FACTORY.open(components=wrong)
 
 
