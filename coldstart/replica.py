@@ -115,15 +115,16 @@ class Replica:
         The block is entered when nobody reads them any more, this worker's own digests included, and nobody is sent
         here. After it they are looked at and digested anew, in the background, and lent again only if they are where
         they were and equal what was verified; else :attr:`withheld` says which tensor is not. The worker serves on in
-        either case. Weights that became others for good are not offered as another version.
+        either case. Weights that became others for good are not offered as another version. Blocks may be nested, or
+        open in several tasks: the last one to end counts. After :meth:`drain` there is nobody to wait for.
 
         Raises:
             ConfigError: the weights are not here yet.
         """
-        if self.phase is not Phase.SERVE:
+        if self.phase not in (Phase.SERVE, Phase.GONE):
             raise ConfigError("weights can be changed only while serving", advice="await replica.ready() first")
-        await self._session.withhold()
         try:
+            await self._session.withhold()
             yield
         finally:
             self._session.settle()

@@ -62,6 +62,7 @@ class Session:
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
+        self._changes = 0
         self._began = anyio.current_time()
         self._over = anyio.Event()
         self._running: set[anyio.CancelScope] = set()
@@ -86,7 +87,8 @@ class Session:
             self._stop()
 
     async def withhold(self) -> None:
-        """Returns when nobody reads the weights and nobody is sent to them."""
+        """Returns when nobody reads the weights and nobody is sent to them, until as many calls of :meth:`settle`."""
+        self._changes += 1
         wired = self.wired
         if wired is None or self.gone.is_set():
             return
@@ -95,8 +97,9 @@ class Session:
             await self.changed.wait()
 
     def settle(self) -> None:
-        """The weights are what they will be: to be lent again if they equal the truth."""
-        if self.wired is not None:
+        """One change has ended; after the last the weights are to be lent again if they equal the truth."""
+        self._changes -= 1
+        if self.wired is not None and not self._changes:
             self.wired.node.settle()
 
     async def leave(self) -> None:
