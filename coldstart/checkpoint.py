@@ -45,8 +45,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if (path / PIPELINE).is_file():
             return _read_pipeline(path)
         return _read_model(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    except OSError as error:  # of the directory itself, or of a component's
+        raise unreadable(Path(error.filename) if isinstance(error.filename, str) else path, error) from error
 
 
 def _read_pipeline(path: Path) -> Checkpoint:

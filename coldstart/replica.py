@@ -172,7 +172,7 @@ async def join(
             if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
             with a class of its, if installed.
-        dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own.
+        dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own. A builder object has its own.
         device: ``cpu`` or ``cuda[:N]``.
         rank: coordinates in a group; only equal ranks exchange weights.
         group: the ranks that start together and act as one: they take one path, and serve together or not at
