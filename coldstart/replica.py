@@ -227,6 +227,9 @@ async def lend(
         TruthConflict: its bytes are not those that the fleet has verified.
         ConfigError, ColdStartFailed: as :func:`join`.
     """
+    given: object = module
+    if given is None:  # an order without a module is one to load it
+        raise ConfigError("lend was given no module", advice="load it first, or use join")
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
     async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()

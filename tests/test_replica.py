@@ -415,6 +415,22 @@ async def test_a_rank_that_cannot_be_is_refused(checkpoint: Path, rank: Rank, me
             pass
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "lend was given no module"),
+        (nn.Linear, "the class Linear cannot be lent; give the nn.Module that holds the weights"),
+        ({"weight": torch.ones(1)}, "a dict cannot be lent"),
+        (7, "a int cannot be lent"),
+    ],
+)
+async def test_only_a_module_is_lent(checkpoint: Path, given: nn.Module, message: str) -> None:
+    settings = Settings(redis="none", cache="none")
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.lend(given, checkpoint, skeleton="tensors", settings=settings):
+            pass
+
+
 async def test_a_builder_is_made_before_it_is_given(checkpoint: Path) -> None:
     with pytest.raises(SkeletonError, match="ModuleSkeleton factory made a ModuleSkeleton; it must return"):
         async with coldstart.join(checkpoint, skeleton=ModuleSkeleton, settings=Settings(redis="none", cache="none")):

@@ -181,6 +181,10 @@ def _in_place(
     digester: ChunkDigester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
+    given: object = module
+    if not isinstance(given, nn.Module):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ConfigError(f"{what} cannot be lent", advice="give the nn.Module that holds the weights")
     memory = in_place(module, wanted, order.device)
     watch = ModuleWatch(module, memory)
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
