@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
@@ -250,7 +250,18 @@ def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Grou
         return checked(asked)
     if asked is None and rank is None:
         return None
+    if asked not in (None, "torchrun"):
+        raise ConfigError(f"group is {asked!r:.80}", advice='give a coldstart.Group, or "torchrun"')
     return config.torchrun(required=asked is not None)
+
+
+def _check_texts(given: Mapping[str, object]) -> None:
+    """Torch's own objects are easily given instead, and would be another name of the same weights."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r:.80}", advice="give its name, such as 'bfloat16' or 'cuda:0'")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ConfigError(f"{name} is {value!r:.80}, which is not Unicode", advice="use other letters")
 
 
 class _Order(NamedTuple):
@@ -287,6 +298,7 @@ async def _replica(
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
+    _check_texts({"dtype": order.dtype, "device": order.device, "revision": order.revision})
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})

@@ -418,6 +418,25 @@ async def test_a_rank_that_cannot_be_is_refused(checkpoint: Path, rank: Rank, me
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"dtype": torch.bfloat16}, r"dtype is torch\.bfloat16; give its name"),
+        ({"dtype": None}, "dtype is None; give its name"),
+        ({"device": torch.device("cpu")}, r"device is device\(type='cpu'\); give its name"),
+        ({"revision": 7}, "revision is 7; give its name"),
+        ({"revision": "\ud800"}, "which is not Unicode"),
+        ({"group": "ours"}, "group is 'ours'; give a coldstart"),
+        ({"group": 7}, "group is 7; give a coldstart"),
+    ],
+)
+async def test_names_are_texts(checkpoint: Path, given: dict[str, str], message: str) -> None:
+    settings = Settings(redis="none", cache="none")
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, **given):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
         (None, "lend was given no module"),
         (nn.Linear, "the class Linear cannot be lent; give the nn.Module that holds the weights"),
         ({"weight": torch.ones(1)}, "a dict cannot be lent"),
