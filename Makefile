@@ -32,9 +32,9 @@ unit: $(READY) ## all tests but the real faults, fast ones first
 test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints what each fault has cost
 	@$(BIN)/pytest tests/faults -n 4 --faults-table=-
 
-zoo: $(READY) ## small models of many public classes, each started cold between two processes; writes docs/families.md
-	@$(BIN)/python -m tests.zoo --json .zoo.json
-	@$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md
+zoo: $(READY) ## small models of many public classes, started cold; writes docs/families.md, with ONLY='Bert*' nothing
+	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
+	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)

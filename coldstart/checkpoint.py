@@ -45,8 +45,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if (path / PIPELINE).is_file():
             return _read_pipeline(path)
         return _read_model(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    except OSError as error:  # of the directory itself, or of a component's
+        raise unreadable(Path(error.filename) if isinstance(error.filename, str) else path, error) from error
 
 
 def _read_pipeline(path: Path) -> Checkpoint:
@@ -82,8 +82,9 @@ def _read_model(path: Path) -> Checkpoint:
     elif path.is_file():
         files = single_file(path)
     else:
+        what = "neither a file nor a directory" if path.exists() else "no such file or directory"
         raise CheckpointError(
-            f"no checkpoint at {path}: no such file or directory", advice="check the path and the volume's mount"
+            f"no checkpoint at {path}: {what}", advice="check the path and the volume's mount"
         )
     with ThreadPoolExecutor(_READERS, thread_name_prefix="coldstart-checkpoint") as pool:
         headers = dict(zip(files, pool.map(read_header, files), strict=True))

@@ -36,6 +36,7 @@ __all__ = [
     "TransportError",
     "TruthConflict",
     "UnknownPlugin",
+    "in_a_line",
 ]
 
 
@@ -132,3 +133,18 @@ class IllegalTransition(ColdstartError):
     """An event arrived in a state that can never see it: a bug in coldstart."""
 
     exit_code = 70
+
+
+def in_a_line(error: BaseException) -> str:
+    """What somebody else's error says, for one line: its kind and first line, and what that line announces.
+
+    A group of one is what is in it.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    words = ""
+    for line in str(error).splitlines():
+        words = f"{words} {line.strip()}".strip()
+        if words and not words.endswith(":"):
+            break
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

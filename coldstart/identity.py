@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from coldstart.errors import IntegrityError
+from coldstart.errors import ConfigError, IntegrityError
 from coldstart.layout import Layout
 from coldstart.probe import MOST_NUMBERS, Probe
 
@@ -59,6 +59,23 @@ class Rank(msgspec.Struct, frozen=True):
         if self.role == "draft":
             named.append("draft")
         return "-".join(named) or "single"
+
+
+def checked(rank: Rank) -> Rank:
+    """``rank`` as it is.
+
+    Raises:
+        ConfigError: it is none, or a coordinate is not one of its axis's.
+    """
+    if not isinstance(rank, Rank):
+        raise ConfigError(f"rank is {rank!r:.80}", advice="give a coldstart.Rank")
+    axes = (("tp", rank.tp, rank.tp_size), ("pp", rank.pp, rank.pp_size), ("ep", rank.ep, rank.ep_size))
+    for axis, at, size in axes:
+        if not 0 <= at < size:
+            raise ConfigError(f"rank {axis}={at} of {axis}_size={size} cannot be", advice="ranks are counted from 0")
+    if rank.dp < 0:
+        raise ConfigError(f"rank dp={rank.dp} cannot be", advice="ranks are counted from 0")
+    return rank
 
 
 class ModelVersion(msgspec.Struct, frozen=True):

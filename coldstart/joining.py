@@ -21,7 +21,7 @@ from coldstart.beside import beside
 from coldstart.claiming import Claiming
 from coldstart.connections import Connections
 from coldstart.effects import Effect
-from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError
+from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError, in_a_line
 from coldstart.events import Event
 from coldstart.group import READY
 from coldstart.identity import Truth
@@ -386,7 +386,7 @@ def _reason_of(error: Exception) -> str:
     """What happened, in one line; a group of one is what is in it."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return str(error) if isinstance(error, ColdstartError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ColdstartError) else in_a_line(error)
 
 
 def _answer_to_failure(effect: Effect, reason: str) -> Event | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio.to_thread
 import msgspec
 
-from coldstart.errors import BusError, IntegrityError
+from coldstart.errors import BusError, IntegrityError, in_a_line
 from coldstart.probe import MOST_NUMBERS, Probe, differs
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
@@ -63,7 +63,7 @@ class Prober:
         try:
             probe = await anyio.to_thread.run_sync(self._run)
         except Exception as error:  # the builder's forward may raise anything
-            reason = f"the probe raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            reason = f"the probe raised {in_a_line(error)}"
             logger().warning("probe raised", reason=reason)
             return None, reason
         if probe is not None and len(probe.numbers) > MOST_NUMBERS:

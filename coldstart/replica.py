@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
@@ -24,6 +24,7 @@ from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.group import Group, checked
 from coldstart.identity import Rank, is_id
+from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
@@ -114,15 +115,16 @@ class Replica:
         The block is entered when nobody reads them any more, this worker's own digests included, and nobody is sent
         here. After it they are looked at and digested anew, in the background, and lent again only if they are where
         they were and equal what was verified; else :attr:`withheld` says which tensor is not. The worker serves on in
-        either case. Weights that became others for good are not offered as another version.
+        either case. Weights that became others for good are not offered as another version. Blocks may be nested, or
+        open in several tasks: the last one to end counts. After :meth:`drain` there is nobody to wait for.
 
         Raises:
             ConfigError: the weights are not here yet.
         """
-        if self.phase is not Phase.SERVE:
+        if self.phase not in (Phase.SERVE, Phase.GONE):
             raise ConfigError("weights can be changed only while serving", advice="await replica.ready() first")
-        await self._session.withhold()
         try:
+            await self._session.withhold()
             yield
         finally:
             self._session.settle()
@@ -170,7 +172,7 @@ async def join(
             if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
             with a class of its, if installed.
-        dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own.
+        dtype: requested dtype, such as ``bfloat16``; empty for the checkpoint's own. A builder object has its own.
         device: ``cpu`` or ``cuda[:N]``.
         rank: coordinates in a group; only equal ranks exchange weights.
         group: the ranks that start together and act as one: they take one path, and serve together or not at
@@ -225,6 +227,9 @@ async def lend(
         TruthConflict: its bytes are not those that the fleet has verified.
         ConfigError, ColdStartFailed: as :func:`join`.
     """
+    given: object = module
+    if given is None:  # an order without a module is one to load it
+        raise ConfigError("lend was given no module", advice="load it first, or use join")
     order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
     async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()
@@ -245,7 +250,18 @@ def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Grou
         return checked(asked)
     if asked is None and rank is None:
         return None
+    if asked not in (None, "torchrun"):
+        raise ConfigError(f"group is {asked!r:.80}", advice='give a coldstart.Group, or "torchrun"')
     return config.torchrun(required=asked is not None)
+
+
+def _check_texts(given: Mapping[str, object]) -> None:
+    """Torch's own objects are easily given instead, and would be another name of the same weights."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r:.80}", advice="give its name, such as 'bfloat16' or 'cuda:0'")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ConfigError(f"{name} is {value!r:.80}, which is not Unicode", advice="use other letters")
 
 
 class _Order(NamedTuple):
@@ -282,6 +298,9 @@ async def _replica(
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
+    _check_texts({"dtype": order.dtype, "device": order.device, "revision": order.revision})
+    if order.rank is not None:
+        checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
     session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
     session.begin()

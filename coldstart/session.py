@@ -9,6 +9,7 @@ it is ``replica.py``; what is run is ``wiring.py``'s and ``node.py``'s.
 from __future__ import annotations
 
 import asyncio
+from asyncio import CancelledError
 from collections.abc import Callable
 
 import anyio
@@ -16,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from coldstart import machine, wiring
 from coldstart.config import Settings
-from coldstart.errors import ColdstartError, ColdStartFailed
+from coldstart.errors import ColdstartError, ColdStartFailed, in_a_line
 from coldstart.group import Group
 from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
@@ -61,6 +62,7 @@ class Session:
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
+        self._changes = 0
         self._began = anyio.current_time()
         self._over = anyio.Event()
         self._running: set[anyio.CancelScope] = set()
@@ -85,7 +87,8 @@ class Session:
             self._stop()
 
     async def withhold(self) -> None:
-        """Returns when nobody reads the weights and nobody is sent to them."""
+        """Returns when nobody reads the weights and nobody is sent to them, until as many calls of :meth:`settle`."""
+        self._changes += 1
         wired = self.wired
         if wired is None or self.gone.is_set():
             return
@@ -94,8 +97,9 @@ class Session:
             await self.changed.wait()
 
     def settle(self) -> None:
-        """The weights are what they will be: to be lent again if they equal the truth."""
-        if self.wired is not None:
+        """One change has ended; after the last the weights are to be lent again if they equal the truth."""
+        self._changes -= 1
+        if self.wired is not None and not self._changes:
             self.wired.node.settle()
 
     async def leave(self) -> None:
@@ -169,6 +173,11 @@ class Session:
                 if not isinstance(error, ColdstartError):
                     logger().error("coldstart broke", worker=self._worker, error=repr(error))
                 self._end(error)
+            except CancelledError:
+                raise
+            except BaseException as error:  # meant to stop everything; here it would stop one task, unseen
+                logger().error("coldstart broke", worker=self._worker, error=repr(error))
+                self._end(ColdstartError(f"coldstart broke: {in_a_line(error)}"))
         self._running.discard(scope)
 
     def _stop(self) -> None:

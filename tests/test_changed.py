@@ -344,6 +344,94 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
                 await entered.wait()
 
 
+async def test_a_host_that_does_not_wait_for_a_block_goes_on_lending(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was changed, so nothing may stay withheld."""
+    reading, go = threading.Event(), threading.Event()
+    digests = ChunkDigester.digests
+
+    def held_up(self: ChunkDigester, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
+        reading.set()
+        assert go.wait(SECONDS)
+        return digests(self, memory, spans)
+
+    async with join(checkpoint, "a", settings) as replica:
+        monkeypatch.setattr(ChunkDigester, "digests", held_up)
+        assert await anyio.to_thread.run_sync(reading.wait, SECONDS)
+        with anyio.move_on_after(0.05) as scope:
+            async with replica.changing():
+                raise AssertionError("not reached")
+        assert scope.cancelled_caught
+        go.set()
+        await until(replica, lambda state: state.mode is Mode.OPEN)
+        assert replica.withheld == ""
+
+
+async def test_a_block_that_raises_or_is_cancelled_settles(settings: Settings, checkpoint: Path) -> None:
+    async with join(checkpoint, "a", settings) as replica:
+        with pytest.raises(ZeroDivisionError):
+            async with replica.changing():
+                raise ZeroDivisionError
+        await until(replica, lambda state: state.mode is Mode.OPEN)
+        with anyio.CancelScope() as scope:
+            async with replica.changing():
+                scope.cancel()
+                await anyio.sleep_forever()
+        await until(replica, lambda state: state.mode is Mode.OPEN)
+        assert replica.withheld == ""
+
+
+@pytest.mark.parametrize("how", ["nested", "overlapping", "one after the other"])
+async def test_nothing_is_read_in_any_block(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What a block that has ended asked for must not begin in one that is open."""
+    digests, during = ChunkDigester.digests, []
+    opened = 0
+
+    def seen(self: ChunkDigester, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
+        during.append(opened)
+        return digests(self, memory, spans)
+
+    async def in_block(replica: Replica, beginning: anyio.Event, end: anyio.Event) -> None:
+        nonlocal opened
+        async with replica.changing():
+            opened += 1
+            beginning.set()
+            await end.wait()
+            opened -= 1
+
+    async with join(checkpoint, "a", settings) as replica, anyio.create_task_group() as tasks:
+        monkeypatch.setattr(ChunkDigester, "digests", seen)
+        first, second, first_ends, second_ends = (anyio.Event() for _ in range(4))
+        if how == "one after the other":
+            async with replica.changing():
+                pass
+        else:
+            tasks.start_soon(in_block, replica, first, first_ends)
+            await first.wait()
+        tasks.start_soon(in_block, replica, second, second_ends)
+        await second.wait()
+        during.clear()
+        (second_ends if how == "nested" else first_ends).set()
+        for _ in range(20):
+            await anyio.wait_all_tasks_blocked()
+        assert source(replica).mode is Mode.WITHHELD
+        first_ends.set()
+        second_ends.set()
+        await until(replica, lambda state: state.mode is Mode.OPEN)
+        assert set(during) == {0}
+
+
+async def test_after_draining_a_block_is_entered_at_once(settings: Settings, checkpoint: Path) -> None:
+    async with join(checkpoint, "a", settings) as replica:
+        await replica.drain()
+        with anyio.fail_after(SECONDS):
+            async with replica.changing():
+                pass
+
+
 async def test_an_adapter_merged_and_taken_out_again_is_lent_again(settings: Settings, checkpoint: Path) -> None:
     async with join(checkpoint, "a", settings) as first:
         weight = first.module.layer.weight

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import time
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,10 @@ class TestDirectories:
     def test_missing(self, tmp_path: Path) -> None:
         assert "no such file or directory" in refused(tmp_path / "nowhere")
 
+    def test_neither_file_nor_directory(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert "neither a file nor a directory" in refused(tmp_path / "pipe")
+
     def test_empty(self, tmp_path: Path) -> None:
         assert "it is empty" in refused(tmp_path)
 
@@ -282,6 +287,21 @@ class TestDirectories:
     def test_no_permission(self, tmp_path: Path) -> None:
         (written(tmp_path, GOOD) / "model.safetensors").chmod(0)
         assert "Permission denied" in refused(tmp_path)
+
+    def test_the_component_that_may_not_be_read_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        listed = Path.iterdir
+
+        def shut(self: Path) -> Iterator[Path]:
+            if self.name == "unet":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+            return listed(self)
+
+        (tmp_path / "unet").mkdir()
+        (tmp_path / "model_index.json").write_text('{"_class_name": "Own", "unet": ["diffusers", "UNet2DModel"]}')
+        monkeypatch.setattr(Path, "iterdir", shut)
+        assert f"cannot read {tmp_path / 'unet'}: Permission denied" in refused(tmp_path)
 
     def test_a_dangling_link_of_the_hub_cache(self, tmp_path: Path) -> None:
         (tmp_path / "weights.safetensors").symlink_to(tmp_path / "blobs" / ("0" * 64))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -21,8 +22,8 @@ from torch import nn
 import coldstart
 from coldstart import config, wiring
 from coldstart.config import Settings
-from coldstart.errors import ColdStartFailed, ConfigError, SkeletonError, TruthConflict, UnknownPlugin
-from coldstart.ports import Cursor, TransportSettings
+from coldstart.errors import ColdstartError, ColdStartFailed, ConfigError, SkeletonError, TruthConflict, UnknownPlugin
+from coldstart.ports import Checkpoint, Cursor, Rank, TransportSettings
 from coldstart.report import Progress
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports import tcp
@@ -315,6 +316,144 @@ async def test_a_factory_that_makes_nothing_is_refused(settings: Settings, check
     with pytest.raises(SkeletonError, match="NoneType"):
         async with coldstart.join(checkpoint, skeleton=lambda: None, settings=settings):  # type: ignore[arg-type,return-value]
             raise AssertionError("not reached")
+
+
+class LeavesAs(ModuleSkeleton[nn.Module]):
+    """Calls ``sys.exit`` at one point of the start, as some libraries do where something is missing."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(lambda: nn.Linear(8, 8), probe=lambda module: self._leave("probe") or torch.ones(1))
+        self._where = where
+
+    def _leave(self, where: str) -> None:
+        if where == self._where:
+            sys.exit("no licence")
+
+    def make(self, checkpoint: Checkpoint | None, rank: Rank) -> nn.Module:
+        self._leave("make")
+        return super().make(checkpoint, rank)
+
+    def stored_names(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+        return None
+
+    def load(self, module: nn.Module, checkpoint: Checkpoint) -> None:
+        self._leave("load")
+        super().load(module, checkpoint)
+
+    def self_check(self, module: nn.Module) -> Sequence[str]:
+        self._leave("self_check")
+        return super().self_check(module)
+
+
+@pytest.mark.parametrize("where", ["make", "load", "self_check"])
+async def test_code_that_would_end_the_process_fails_the_start(tmp_path: Path, where: str) -> None:
+    save_file({"weight": torch.ones(8, 8), "bias": torch.ones(8)}, tmp_path / "model.safetensors")
+    with anyio.fail_after(20), pytest.raises(ColdstartError, match=r"asked the process to exit \('no licence'\)"):
+        async with coldstart.join(tmp_path, skeleton=LeavesAs(where), settings=Settings(redis="none", cache="none")):
+            pass
+
+
+async def test_a_probe_that_would_end_the_process_is_said(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(8, 8), "bias": torch.ones(8)}, tmp_path / "model.safetensors")
+    settings = Settings(redis="none", cache="none")
+    async with coldstart.join(tmp_path, skeleton=LeavesAs("probe"), settings=settings) as replica:
+        assert "asked the process to exit ('no licence')" in replica.report.probe
+
+
+class Halt(BaseException):
+    """What is no Exception, as a library's own way to stop everything."""
+
+
+async def test_what_is_no_exception_fails_the_start_too(checkpoint: Path) -> None:
+    def halt() -> nn.Module:
+        raise Halt("stop everything")
+
+    with anyio.fail_after(20), pytest.raises(ColdstartError, match="coldstart broke: Halt: stop everything"):
+        async with coldstart.join(checkpoint, skeleton=halt, settings=Settings(redis="none", cache="none")):
+            pass
+
+
+async def test_a_requested_dtype_is_kept_or_refused(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(8, 8), "bias": torch.ones(8)}, tmp_path / "model.safetensors")
+    settings = Settings(redis="none", cache="none")
+
+    def linear() -> nn.Module:
+        return nn.Linear(8, 8)
+
+    async with coldstart.join(tmp_path, skeleton=linear, dtype="bfloat16", settings=settings) as replica:
+        assert {parameter.dtype for parameter in replica.module.parameters()} == {torch.bfloat16}
+    with pytest.raises(ConfigError, match="give it to your builder"):
+        async with coldstart.join(tmp_path, skeleton=ModuleSkeleton(linear), dtype="bfloat16", settings=settings):
+            pass
+
+
+@pytest.mark.parametrize("skeleton", [nn.Linear(8, 8), 7, None])
+async def test_what_is_no_skeleton_is_refused(checkpoint: Path, skeleton: str) -> None:
+    with pytest.raises(ConfigError, match=r"skeleton is (a module|7|None); give a name, a builder, or a function"):
+        async with coldstart.join(checkpoint, skeleton=skeleton, settings=Settings(redis="none", cache="none")):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        (Rank(pp=2, pp_size=2), "rank pp=2 of pp_size=2 cannot be; ranks are counted from 0"),
+        (Rank(tp=1), "rank tp=1 of tp_size=1 cannot be"),
+        (Rank(ep=-1, ep_size=2), "rank ep=-1 of ep_size=2 cannot be"),
+        (Rank(pp_size=0), "rank pp=0 of pp_size=0 cannot be"),
+        (Rank(dp=-1), "rank dp=-1 cannot be"),
+        (0, "rank is 0; give a coldstart.Rank"),
+    ],
+)
+async def test_a_rank_that_cannot_be_is_refused(checkpoint: Path, rank: Rank, message: str) -> None:
+    settings = Settings(redis="none", cache="none")
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.join(checkpoint, skeleton="tensors", rank=rank, settings=settings):
+            pass
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.lend(nn.Linear(8, 8), checkpoint, skeleton="tensors", rank=rank, settings=settings):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dtype": torch.bfloat16}, r"dtype is torch\.bfloat16; give its name"),
+        ({"dtype": None}, "dtype is None; give its name"),
+        ({"device": torch.device("cpu")}, r"device is device\(type='cpu'\); give its name"),
+        ({"revision": 7}, "revision is 7; give its name"),
+        ({"revision": "\ud800"}, "which is not Unicode"),
+        ({"group": "ours"}, "group is 'ours'; give a coldstart"),
+        ({"group": 7}, "group is 7; give a coldstart"),
+    ],
+)
+async def test_names_are_texts(checkpoint: Path, given: dict[str, str], message: str) -> None:
+    settings = Settings(redis="none", cache="none")
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.join(checkpoint, skeleton="tensors", settings=settings, **given):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "lend was given no module"),
+        (nn.Linear, "the class Linear cannot be lent; give the nn.Module that holds the weights"),
+        ({"weight": torch.ones(1)}, "a dict cannot be lent"),
+        (7, "a int cannot be lent"),
+    ],
+)
+async def test_only_a_module_is_lent(checkpoint: Path, given: nn.Module, message: str) -> None:
+    settings = Settings(redis="none", cache="none")
+    with pytest.raises(ConfigError, match=message):
+        async with coldstart.lend(given, checkpoint, skeleton="tensors", settings=settings):
+            pass
+
+
+async def test_a_builder_is_made_before_it_is_given(checkpoint: Path) -> None:
+    with pytest.raises(SkeletonError, match="ModuleSkeleton factory made a ModuleSkeleton; it must return"):
+        async with coldstart.join(checkpoint, skeleton=ModuleSkeleton, settings=Settings(redis="none", cache="none")):
+            pass
 
 
 async def test_a_failed_start_is_one_plain_error(settings: Settings, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ peers or the bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import assert_never, cast
@@ -97,7 +98,7 @@ class StorageReader:
         landed(Span(0, self._arena.layout.nbytes))
 
     def _load(self) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), _exits_are_errors():
             self._skeleton.load(self._module, self._checkpoint)
         check_unmodified(self._checkpoint)
 
@@ -116,6 +117,16 @@ class Loaded:
             landed(span)
 
 
+@contextmanager
+def _exits_are_errors() -> Iterator[None]:
+    """Code of others that calls ``sys.exit``: in a worker thread it would end no process, only be waited for."""
+    try:
+        yield
+    except SystemExit as error:
+        raise SkeletonError(f"the builder's code asked the process to exit ({error.code!r})") from error
+
+
+@_exits_are_errors()
 def build(order: Order) -> Built:
     """Read the checkpoint's headers, build the skeleton and give it its memory.
 
@@ -143,6 +154,7 @@ def build(order: Order) -> Built:
     skeleton.finalise(module)
     watch = ModuleWatch(module, arena)
 
+    @_exits_are_errors()
     def self_check() -> Sequence[str]:
         watch.begin()  # every byte has been digested, and what follows is the host's own code
         if isinstance(skeleton, Receiving):
@@ -172,6 +184,10 @@ def _in_place(
     digester: ChunkDigester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
+    given: object = module
+    if not isinstance(given, nn.Module):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ConfigError(f"{what} cannot be lent", advice="give the nn.Module that holds the weights")
     memory = in_place(module, wanted, order.device)
     watch = ModuleWatch(module, memory)
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
@@ -200,6 +216,7 @@ def _probe(
     if not isinstance(skeleton, Probing):
         return None
 
+    @_exits_are_errors()
     def run() -> Probe | None:
         if isinstance(skeleton, Receiving):
             skeleton.received(module)
@@ -273,11 +290,14 @@ def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
         name = _automatic(checkpoint) if choice == "auto" else choice
         factory = registry.skeleton(name)
         return cast("Skeleton[nn.Module]", factory.open(dtype=order.dtype))
-    if isinstance(choice, Skeleton):
+    if isinstance(choice, Skeleton) and not isinstance(choice, type):
+        if order.dtype:
+            raise ConfigError("dtype= is for builders that are named, and functions", advice="give it to your builder")
         return choice
-    if callable(choice):
-        return ModuleSkeleton(choice)
-    raise ConfigError(f"skeleton is {choice!r}", advice="give a name, a builder, or a function that makes the module")
+    if callable(choice) and not isinstance(choice, nn.Module):
+        return ModuleSkeleton(choice, dtype=order.dtype)
+    what = "a module" if isinstance(choice, nn.Module) else repr(choice)
+    raise ConfigError(f"skeleton is {what}", advice="give a name, a builder, or a function that makes the module")
 
 
 _AUTOMATIC = {"architectures": "transformers", "_class_name": "diffusers"}

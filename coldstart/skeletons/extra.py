@@ -53,9 +53,11 @@ def encoded(module: nn.Module, codec: ExtraState, device: torch.device) -> dict[
     for name, owner in keepers(module):
         if id(owner) not in tensors:
             try:
-                data = codec.encode(owner.get_extra_state())
+                data: object = codec.encode(owner.get_extra_state())
             except Exception as error:
                 raise SkeletonError(f"{name} cannot be written before there are weights: {error!r}") from error
+            if not isinstance(data, bytes | bytearray):
+                raise SkeletonError(f"{name} was encoded as a {type(data).__name__}", advice="encode must give bytes")
             tensors[id(owner)] = torch.tensor(list(data), dtype=torch.uint8, device=device)
         found[name] = tensors[id(owner)]
     return found

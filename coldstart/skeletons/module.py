@@ -11,9 +11,11 @@ It must not know a model library, nor how bytes arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
+from math import inf
 from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -22,7 +24,7 @@ from torch import nn
 
 from coldstart.arena import device_of
 from coldstart.classification import Classification
-from coldstart.errors import ColdstartError, ConfigError, SkeletonError
+from coldstart.errors import ColdstartError, ConfigError, SkeletonError, in_a_line
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
 from coldstart.ports import Checkpoint
@@ -80,7 +82,8 @@ class ModuleSkeleton(Generic[M]):
         tolerance: how far they may differ, as a share of the largest.
 
     Raises:
-        ConfigError: ``dtype`` is no floating-point dtype of torch.
+        ConfigError: ``dtype`` is no floating-point dtype of torch, ``tolerance`` no number from 0 on, or ``runtime``
+            one text.
     """
 
     def __init__(
@@ -90,12 +93,16 @@ class ModuleSkeleton(Generic[M]):
         name: str = "",
         checkpoint_prefix: str = "",
         dtype: str = "",
-        runtime: Sequence[str] = (),
+        runtime: Collection[str] = (),
         tensor_subclasses: bool = False,
         extra_state: ExtraState | None = None,
         probe: Callable[[M], torch.Tensor] | None = None,
         tolerance: float = TOLERANCE,
     ) -> None:
+        if isinstance(runtime, str):  # a collection of letters, one of which may be a *
+            raise ConfigError(f"runtime is {runtime!r}", advice=f"it takes several patterns: [{runtime!r}]")
+        if not isinstance(tolerance, int | float) or not 0 <= tolerance < inf:
+            raise ConfigError(f"tolerance is {tolerance!r}", advice="give a share of the largest number, such as 0.01")
         self._factory = of_rank(factory)
         self._name = name or _name_of(factory)
         self._prefix = checkpoint_prefix
@@ -148,13 +155,14 @@ class ModuleSkeleton(Generic[M]):
         """Like :meth:`build`, but for state that is unsupported: it is for :meth:`classify` to tell."""
         target = device_of(device)
         meta = MetaParameters(self._dtype)
-        module = self._made(checkpoint, rank, target, meta)
-        made: object = module  # a factory may do as it likes, whatever its annotation says
-        if not isinstance(made, nn.Module):
-            kind = type(made).__name__
-            raise SkeletonError(f"the {self._name} factory made a {kind}", advice="it must return an nn.Module")
-        meta.sweep(module)
-        self.prepare(module)
+        with self._naming_itself(checkpoint):
+            module = self._made(checkpoint, rank, target, meta)
+            made: object = module  # a factory may do as it likes, whatever its annotation says
+            if not isinstance(made, nn.Module):
+                kind = type(made).__name__
+                raise SkeletonError(f"the {self._name} factory made a {kind}", advice="it must return an nn.Module")
+            meta.sweep(module)
+            self.prepare(module)
         for owner in module.modules():
             for name, buffer in owner._buffers.items():
                 # Some constructors ignore the device in effect (torch.Tensor(...), from_numpy).
@@ -165,16 +173,21 @@ class ModuleSkeleton(Generic[M]):
 
     def _made(self, checkpoint: Checkpoint | None, rank: Rank, device: torch.device, meta: MetaParameters) -> M:
         try:
-            try:
-                with meta.while_building():
-                    return self._on(device, checkpoint, rank)
-            except RuntimeError:
+            with meta.while_building():
                 return self._on(device, checkpoint, rank)
+        except RuntimeError:
+            return self._on(device, checkpoint, rank)
+
+    @contextmanager
+    def _naming_itself(self, checkpoint: Checkpoint | None) -> Iterator[None]:
+        """Whatever a factory or a library raises, as an error that says which builder, and of what."""
+        try:
+            yield
         except ColdstartError:
             raise
         except Exception as error:
-            reason = str(error).partition("\n")[0]
-            raise SkeletonError(f"{self._name} cannot make its module: {type(error).__name__}: {reason}") from error
+            source = f" of {checkpoint.path}" if checkpoint is not None else ""
+            raise SkeletonError(f"{self._name} cannot make its module{source}: {in_a_line(error)}") from error
 
     def _on(self, device: torch.device, checkpoint: Checkpoint | None, rank: Rank) -> M:
         with torch.inference_mode(False), torch.no_grad(), device:
@@ -226,7 +239,8 @@ class ModuleSkeleton(Generic[M]):
                 offset = int(owner.storage_offset()) * owner.itemsize + shared.offset
                 memory = view_of(owner.untyped_storage(), tensor.dtype, offset, tensor.shape, tensor.stride())
                 exchange(module, tensor, memory)
-        module.eval()
+        with self._naming_itself(None):
+            module.eval()
 
     def received(self, module: M) -> None:
         """Give submodules their extra state; see :meth:`coldstart.ports.Receiving.received`."""
@@ -268,7 +282,10 @@ class ModuleSkeleton(Generic[M]):
         """See :meth:`coldstart.ports.Probing.probe`."""
         if self._probe is None:
             return None
-        given = self._probe(module).detach()
+        made: object = self._probe(module)
+        if not isinstance(made, torch.Tensor):
+            raise TypeError(f"a tensor is needed, not a {type(made).__name__}")
+        given = made.detach()
         given = torch.view_as_real(given) if given.is_complex() else given
         numbers = given.flatten()[:MOST_NUMBERS].double().cpu().tolist()
         return Probe(_name_of(self._probe), tuple(numbers), self._tolerance)

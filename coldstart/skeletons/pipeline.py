@@ -66,7 +66,7 @@ class PipelineSkeleton(ModuleSkeleton[nn.ModuleDict]):
         name, dtype, runtime, probe, tolerance: see :class:`coldstart.skeletons.module.ModuleSkeleton`.
 
     Raises:
-        ConfigError: ``hosts`` names no component, or a rank below 0; ``dtype`` is none.
+        ConfigError: ``hosts`` names no component, or no rank, or one below 0; else as there.
     """
 
     def __init__(
@@ -81,14 +81,12 @@ class PipelineSkeleton(ModuleSkeleton[nn.ModuleDict]):
         tolerance: float = TOLERANCE,
     ) -> None:
         super().__init__(
-            nn.ModuleDict, name=name, dtype=dtype, runtime=tuple(runtime), probe=probe, tolerance=tolerance
+            nn.ModuleDict, name=name, dtype=dtype, runtime=runtime, probe=probe, tolerance=tolerance
         )
         self._components = {
             key: each if isinstance(each, Component) else Component(each) for key, each in components.items()
         }
-        self._hosts = {
-            key: frozenset([where] if isinstance(where, int) else where) for key, where in (hosts or {}).items()
-        }
+        self._hosts = {key: _ranks_of(key, where) for key, where in (hosts or {}).items()}
         if unknown := sorted(self._hosts.keys() - self._components.keys()):
             raise ConfigError(f"hosts names {unknown[0]!r}, which is no component of the pipeline")
         if below := [key for key, where in self._hosts.items() if any(index < 0 for index in where)]:
@@ -195,6 +193,13 @@ class PipelineSkeleton(ModuleSkeleton[nn.ModuleDict]):
                 elements(tensor).copy_(elements(value))
             else:
                 tensor.copy_(value)
+
+
+def _ranks_of(key: str, where: object) -> frozenset[int]:
+    several = where if isinstance(where, Collection) else [where]
+    if not all(isinstance(index, int) for index in several):
+        raise ConfigError(f"hosts puts {key!r} on {where!r}", advice="give a rank, or several")
+    return frozenset(several)
 
 
 def _checked(key: str, made: object) -> nn.Module:

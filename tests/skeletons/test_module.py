@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import Rank
 from coldstart.ports import Checkpoint, Skeleton
 from coldstart.skeletons.adoption import adopt, elements
+from coldstart.skeletons.extra import ExtraState as Codec
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.transports.storage import Placement, place
 
@@ -294,6 +296,19 @@ def broken() -> nn.Module:
     raise KeyError("no such layer")
 
 
+def wordy() -> nn.Module:
+    raise ValueError("\nno such value of 'size':\n    a number is needed\n    here\n")
+
+
+def silent() -> nn.Module:
+    raise StopIteration
+
+
+class PreparedBadly(ModuleSkeleton[nn.Module]):
+    def prepare(self, module: nn.Module) -> None:
+        next(iter(module.children()))
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
@@ -303,11 +318,49 @@ def broken() -> nn.Module:
         (HiddenModule, r"layers\[0\] is a module with tensors in a plain attribute; register it"),
         (PartlyCarried, r"base is not carried but holds the memory of part, which is"),
         (broken, r"broken cannot make its module: KeyError: 'no such layer'"),
+        (wordy, r"wordy cannot make its module: ValueError: no such value of 'size': a number is needed$"),
+        (silent, r"silent cannot make its module: StopIteration$"),
     ],
 )
 def test_refusals_name_the_state(factory: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(SkeletonError, match=message):
         ModuleSkeleton(factory).build(None, Rank(), "cpu")
+
+
+def test_a_builder_that_breaks_after_its_factory_is_named() -> None:
+    with pytest.raises(SkeletonError, match=r"Linear cannot make its module: StopIteration$"):
+        PreparedBadly(lambda: nn.Linear(2, 2), name="Linear").build(None, Rank(), "cpu")
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf"), "0.1", None])
+def test_a_tolerance_is_a_share(tolerance: float) -> None:
+    with pytest.raises(ConfigError, match=f"tolerance is {tolerance!r}; give a share"):
+        ModuleSkeleton(Awkward, tolerance=tolerance)
+
+
+def test_one_text_is_no_collection_of_patterns() -> None:
+    with pytest.raises(ConfigError, match=r"runtime is 'layers\.\*\.cache'; it takes several patterns"):
+        ModuleSkeleton(Awkward, runtime="layers.*.cache")
+
+
+@pytest.mark.parametrize("given", ["text", None, [999], 3])
+def test_extra_state_is_encoded_as_bytes(given: object) -> None:
+    codec = Codec(lambda state: cast("bytes", given), lambda data: data)
+    with pytest.raises(SkeletonError, match=rf"_extra_state was encoded as a {type(given).__name__}; encode must give"):
+        ModuleSkeleton(lambda: ExtraState(2, 2), extra_state=codec).build(None, Rank(), "cpu")
+
+
+class NeverEvaluated(nn.Linear):
+    def train(self, mode: bool = True) -> NeverEvaluated:
+        raise RuntimeError("no other mode")
+
+
+def test_a_module_without_evaluation_mode_is_named() -> None:
+    skeleton = ModuleSkeleton(lambda: NeverEvaluated(2, 2), name="never")
+    module = skeleton.build(None, Rank(), "cpu")
+    adopt(module, skeleton.carried(module), "cpu")
+    with pytest.raises(SkeletonError, match="never cannot make its module: RuntimeError: no other mode"):
+        skeleton.finalise(module)
 
 
 def test_an_unknown_dtype_is_refused() -> None:

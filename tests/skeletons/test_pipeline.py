@@ -215,6 +215,9 @@ def test_what_was_to_be_filled_is_never_taken_for_computed(persistent: bool, che
     [
         ({"text": 0, "sound": 1}, Rank(pp_size=2), "hosts names 'sound', which is no component"),
         ({"text": -1}, Rank(pp_size=2), "hosts puts 'text' on a rank below 0"),
+        ({"text": "0"}, Rank(), "hosts puts 'text' on '0'; give a rank, or several"),
+        ({"text": None}, Rank(), "hosts puts 'text' on None; give a rank, or several"),
+        ({"text": 0.0}, Rank(), "hosts puts 'text' on 0.0; give a rank, or several"),
         ({"text": 2}, Rank(pp_size=2), "component 'text' is on a rank that a pipeline of 2 does not have"),
         ({"text": 0}, Rank(pp=1, pp_size=2), "rank pp=1 hosts no component"),
     ],

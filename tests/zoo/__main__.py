@@ -1,11 +1,16 @@
-"""``python -m tests.zoo``: start every family cold and print a line for each; exit code 0 if all are right."""
+"""``python -m tests.zoo``: start every family cold and print a line for each.
+
+Exit code 0 if all are right, 1 if one is not, 2 for a wrong argument, 130 for Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,28 +23,36 @@ from tests.zoo.start import pair
 LIBRARIES = ("torch", "transformers", "diffusers")
 
 
-def main() -> int:
-    """Returns the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code; raises SystemExit for wrong arguments, before anything is started."""
     words = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     words.add_argument("--only", default="*", metavar="PATTERN", help="families whose name matches (shell wildcards)")
     words.add_argument("--library", default="", choices=["", *LIBRARIES], help="families of one library")
     words.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes, for tests.zoo.page")
-    asked = words.parse_args()
+    asked = words.parse_args(arguments)
     chosen = [
         family
         for family in families().values()
         if fnmatch.fnmatchcase(family.name.lower(), asked.only.lower()) and asked.library in ("", family.library)
     ]
-    begun, outcomes = time.monotonic(), []
-    with pair() as workers:
-        for family in chosen:
-            outcome = workers.start(family)
-            outcomes.append(outcome)
-            print(outcome.line, flush=True)
+    if not chosen:
+        words.error(f"no family is called {asked.only!r}{f' in {asked.library}' if asked.library else ''}")
+    if asked.json and (asked.json.is_dir() or not os.access(asked.json.parent, os.W_OK)):
+        words.error(f"{asked.json} cannot be written")
+    begun = time.monotonic()
+    outcomes: list[Outcome] = []
+    try:
+        with pair() as workers:
+            for family in chosen:
+                outcomes.append(workers.start(family))
+                print(outcomes[-1].line, flush=True)
+    except KeyboardInterrupt:
+        print(f"interrupted after {len(outcomes)} of {len(chosen)} families; nothing is written")
+        return 130
     print(total(outcomes, time.monotonic() - begun))
     if asked.json:
         asked.json.write_bytes(_written(outcomes))
-    return 0 if outcomes and all(outcome.right for outcome in outcomes) else 1
+    return 0 if all(outcome.right for outcome in outcomes) else 1
 
 
 def _written(outcomes: list[Outcome]) -> bytes:

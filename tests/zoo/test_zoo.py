@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.zoo import __main__ as command
 from tests.zoo.families import families
 from tests.zoo.family import Family
 from tests.zoo.outcome import Outcome, Zoo, total
@@ -49,6 +50,47 @@ def test_the_zoo_is_large_and_has_every_kind() -> None:
 def test_the_page_knows_every_family() -> None:
     rows = {line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")}
     assert {name for name in KNOWN if name not in rows} == set(), "run: make zoo"
+
+
+# ---------------------------------------------------------------------------------------- its command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "nope"], "no family is called 'nope'"),
+        (["--only", ""], "no family is called ''"),
+        (["--only", "LlamaForCausalLM", "--library", "diffusers"], "no family is called 'LlamaForCausalLM' in diff"),
+        (["--json", "nowhere/out.json"], "nowhere/out.json cannot be written"),
+        (["--json", "."], ". cannot be written"),
+        (["--library", "jax"], "invalid choice: 'jax'"),
+    ],
+)
+def test_a_wrong_argument_is_told_before_anything_starts(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "pair", NotImplemented)
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_interruption_ends_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: Pair, family: Family) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pair, "start", interrupted)
+    assert command.main(["--only", "LlamaForCausalLM", "--json", str(tmp_path / "out.json")]) == 130
+    assert "interrupted after 0 of 1 families; nothing is written" in capsys.readouterr().out
+    assert not (tmp_path / "out.json").exists()
 
 
 # ------------------------------------------------------------------------------------- the zoo's own eyes

@@ -8,6 +8,7 @@ and asks. Both only tell what they saw; ``start.py`` judges.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -64,6 +65,7 @@ def run(connection: Connection, valkey: str) -> None:
     """
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", TORCHDYNAMO_DISABLE="1")
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, too, which ends us
     with connection:
         anyio.run(_serve, connection, valkey)
 

@@ -67,6 +67,17 @@ def test_as_text() -> None:
     for wrong in ("text_encoder", "vae=x", "vae=1+"):
         with pytest.raises(ConfigError, match="is not NAME=RANK"):
             parsed(wrong)
+    with pytest.raises(ConfigError, match="components names vae twice; several ranks are written vae=0"):
+        parsed("vae=0, vae=1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [7, ["unet"], {"unet"}, {"unet": "0"}, {"unet": 0.0}, {"unet": [0, "1"]}, {7: 0}, {None: 0}],
+)
+def test_what_is_no_map_of_ranks_is_refused(wrong: Components) -> None:
+    with pytest.raises(ConfigError, match=r"^components (is|has) .*; give "):
+        FACTORY.open(components=wrong)
 
 
 def test_the_map_is_part_of_the_identity() -> None:

@@ -198,7 +198,11 @@ def refusal(path: Path) -> str:
         ({"unet": ["diffusers", "logging"]}, "'logging' of 'diffusers' as unet, which diffusers"),
         ({"unet": ["diffusers", "__class__"]}, "has a __class__ as unet, which is not known here"),
         ({"unet": ["diffusers", "AutoModel"]}, "has a AutoModel as unet, which is not known here"),
-        ({"unet": ["diffusers", "ModelMixin"]}, "cannot make its module"),
+        ({"unet": ["diffusers", "ModelMixin"]}, "/unet: AttributeError: "),
+        ({"unet": ["diffusers"]}, "has ['diffusers'] as unet, which is no [library, class]; fetch"),
+        ({"unet": ["diffusers", None]}, "has ['diffusers', None] as unet, which is no [library, class]; fetch"),
+        ({"scheduler": "DDIMScheduler"}, "has 'DDIMScheduler' as scheduler, which is no [library, class]; fetch"),
+        ({"text_encoder": ["transformers", "PreTrainedModel"]}, "/text_encoder: StopIteration"),
         ({"scheduler": ["diffusers", "OnnxRuntimeModel"]}, "has a OnnxRuntimeModel as scheduler, which is not known"),
         ({"scheduler": ["diffusers", "UNet2DModel"]}, "scheduler has no weights for the UNet2DModel"),
         ({"unet": ["diffusers", "DDIMScheduler"]}, "StableDiffusionPipeline cannot be made of"),
@@ -236,6 +240,19 @@ def test_quantised_components_are_refused(copied: Path, name: str) -> None:
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (copied / name / "config.json").write_text(json.dumps(config))
     assert f"{copied / name} is quantised (bitsandbytes)" in refusal(copied)
+
+
+@pytest.mark.parametrize("given", [None, 7, [7]])
+def test_a_function_of_the_rank_that_breaks_is_named(saved: Path, given: list[str]) -> None:
+    skeleton = FACTORY.open(components=lambda rank: given)
+    with pytest.raises(SkeletonError, match=r"diffusers cannot make its module of \S+: TypeError: "):
+        skeleton.build(read_checkpoint(saved), Rank(), "cpu")
+
+
+@pytest.mark.parametrize("name", ["unet", "text_encoder"])
+def test_a_component_without_its_config_is_named(copied: Path, name: str) -> None:
+    (copied / name / "config.json").unlink()
+    assert f"and {copied / name} has none; use the tensors skeleton" in refusal(copied)
 
 
 def test_a_lost_component_is_refused(copied: Path) -> None:

@@ -46,19 +46,37 @@ def hosted(components: Components, rank: Rank, names: Collection[str]) -> frozen
 
 
 def parsed(components: Components | str) -> Components:
-    """``components``, also where they are written as text: ``text_encoder=0,transformer=1,vae=0+1``."""
+    """``components``, also where they are written as text: ``text_encoder=0,transformer=1,vae=0+1``.
+
+    Raises:
+        ConfigError: they are neither a map of names to ranks nor a function.
+    """
     if not isinstance(components, str):
-        return components
+        return _checked(components)
     if not components:
         return None
     found: dict[str, Stages] = {}
     for each in components.split(","):
-        name, _, stages = each.partition("=")
+        name, _, stages = (part.strip() for part in each.partition("="))
+        if name in found:
+            raise ConfigError(f"components names {name} twice", advice=f"several ranks are written {name}=0+1")
         try:
-            found[name.strip()] = tuple(int(stage) for stage in stages.split("+")) if stages.strip() != "none" else None
+            found[name] = tuple(int(stage) for stage in stages.split("+")) if stages != "none" else None
         except ValueError as error:
             raise ConfigError(f"{each!r} is not NAME=RANK", advice="write components=text_encoder=0,vae=1") from error
     return found
+
+
+def _checked(components: Components) -> Components:
+    if components is None or callable(components):
+        return components
+    if not isinstance(components, Mapping):
+        raise ConfigError(f"components is {components!r:.80}", advice="give a map of names to ranks, or a function")
+    for name, stages in components.items():
+        several = isinstance(stages, Collection) and all(isinstance(stage, int) for stage in stages)
+        if not isinstance(name, str) or not (stages is None or isinstance(stages, int) or several):
+            raise ConfigError(f"components has {name!r:.80}: {stages!r:.80}", advice="give names and ranks")
+    return components
 
 
 def written(components: Components) -> str:

@@ -60,10 +60,10 @@ def read_manifest(checkpoint: Checkpoint) -> Manifest:
     """
     config = checkpoint.config or {}
     pipeline = _pipeline(checkpoint, config.get("_class_name"))
-    known = inspect.signature(pipeline.__init__).parameters.keys() - {"self"}
+    known = {name: each for name, each in inspect.signature(pipeline.__init__).parameters.items() if name != "self"}
     models: dict[str, type[nn.Module]] = {}
     others: dict[str, type] = {}
-    for name in sorted(known & config.keys()):
+    for name in sorted(known.keys() & config.keys()):
         match config[name]:
             case [str(library), str(class_name)]:
                 found = _component(checkpoint, name, library, class_name)
@@ -73,7 +73,14 @@ def read_manifest(checkpoint: Checkpoint) -> Manifest:
                     others[name] = found
                 else:
                     raise SkeletonError(f"{checkpoint.path} has a {class_name} as {name}, which is not known here")
-    absent = frozenset(name for name in known & config.keys() if config[name] == [None, None])
+            case [None, None]:
+                pass
+            case other if known[name].default is known[name].empty:
+                raise SkeletonError(
+                    f"{checkpoint.path} has {other!r:.80} as {name}, which is no [library, class]",
+                    advice="fetch or export the pipeline again",
+                )
+    absent = frozenset(name for name in known.keys() & config.keys() if config[name] == [None, None])
     return Manifest(pipeline, models, others, absent)
 
 

@@ -53,8 +53,9 @@ class ModelSkeleton(ModuleSkeleton[nn.Module]):
     def make(self, checkpoint: Checkpoint | None, rank: Rank) -> nn.Module:
         """The model on the device in effect; raises SkeletonError if diffusers cannot make it."""
         if checkpoint is None or checkpoint.config is None or not checkpoint.path.is_dir():
+            lacking = f", and {checkpoint.path} has none" if checkpoint is not None else ""
             raise SkeletonError(
-                "a diffusers skeleton needs a checkpoint directory with a config.json or a model_index.json",
+                f"a diffusers skeleton needs a checkpoint directory with a config.json or a model_index.json{lacking}",
                 advice="use the tensors skeleton for bare weights",
             )
         refuse_quantised(checkpoint)

@@ -15,7 +15,7 @@ from typing import cast
 from diffusers.pipelines.pipeline_utils import DiffusionPipeline
 from torch import nn
 
-from coldstart.errors import SkeletonError
+from coldstart.errors import SkeletonError, in_a_line
 from coldstart_diffusers.manifest import Manifest
 from coldstart_diffusers.quiet import quiet
 
@@ -62,6 +62,8 @@ def assemble(path: Path, manifest: Manifest, models: Mapping[str, nn.Module]) ->
     except Exception as error:  # whatever a library makes of other people's files
         left_out = ", ".join(sorted(manifest.models.keys() - models.keys()))
         without = f" without {left_out}" if left_out else ""
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise SkeletonError(f"a {manifest.pipeline.__name__} cannot be made of {path}{without}: {reason}") from error
+        raise SkeletonError(
+            f"a {manifest.pipeline.__name__} cannot be made of {path}{without}: {in_a_line(error)}",
+            advice="host what it lacks on this rank, too" if left_out else "fetch or export the pipeline again",
+        ) from error
     return HostedPipeline(pipeline)

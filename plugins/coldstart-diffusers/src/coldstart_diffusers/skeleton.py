@@ -71,7 +71,7 @@ class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
 
     def survey(self, checkpoint: Checkpoint | None, rank: Rank, device: str) -> nn.Module:
         """The module with every tensor in its class; refuses what cannot be made at all."""
-        with _BUILDING:
+        with _BUILDING, self._naming_itself(checkpoint):
             if checkpoint is not None and checkpoint.components:
                 return self._pipeline(checkpoint, rank, device)
             return self._single(checkpoint, rank, device)

@@ -57,8 +57,9 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     def make(self, checkpoint: Checkpoint | None, rank: Rank) -> PreTrainedModel:
         """The model on the device in effect; raises SkeletonError if transformers cannot make it."""
         if checkpoint is None or checkpoint.config is None or not checkpoint.path.is_dir():
+            lacking = f", and {checkpoint.path} has none" if checkpoint is not None else ""
             raise SkeletonError(
-                "a transformers skeleton needs a checkpoint directory with a config.json",
+                f"a transformers skeleton needs a checkpoint directory with a config.json{lacking}",
                 advice="use the tensors skeleton for bare weights",
             )
         with quiet():
