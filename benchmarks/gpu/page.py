@@ -1,6 +1,6 @@
-"""``python -m benchmarks.gpu.page FILE.json docs/benchmarks.md``: a run's result as a part of a page.
+"""``python -m benchmarks.gpu.page FILE.json docs/benchmarks.md [PART]``: a run's result as a part of a page.
 
-Decides how a result reads in Markdown. Only what stands between the two markers is replaced.
+Decides how a result reads in Markdown. Only what stands between the two markers of the part is replaced.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import msgspec
 from benchmarks.gpu import table
 from benchmarks.gpu.words import Result, Row
 
-BEGIN: Final = "<!-- gpu: begin -->"
-END: Final = "<!-- gpu: end -->"
+PART: Final = "gpu"
 SIZES: Final = {
     "full": "full sizes",
     "quick": "full sizes, few repeats, without the largest model",
@@ -30,13 +29,14 @@ def render(result: Result) -> str:
     return "\n".join(_lines(result))
 
 
-def placed(page: str, part: str) -> str:
-    """``page`` with ``part`` between its markers; raises ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def placed(page: str, text: str, part: str = PART) -> str:
+    """``page`` with ``text`` between the markers of ``part``; raises ValueError where it has none."""
+    opening, closing = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, begin, rest = page.partition(opening)
+    _, end, after = rest.partition(closing)
     if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n{part}\n{END}{after}"
+        raise ValueError(f"the page has no {opening} ... {closing}")
+    return f"{before}{opening}\n{text}\n{closing}{after}"
 
 
 def _lines(result: Result) -> Iterator[str]:
@@ -72,11 +72,11 @@ def _escaped(text: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the result in one file into the page in the other."""
-    if len(arguments) != 2:
-        sys.exit("usage: python -m benchmarks.gpu.page FILE.json PAGE.md")
+    if len(arguments) not in (2, 3):
+        sys.exit("usage: python -m benchmarks.gpu.page FILE.json PAGE.md [PART]")
     result = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=Result)
     page = Path(arguments[1])
-    page.write_text(placed(page.read_text(), render(result)))
+    page.write_text(placed(page.read_text(), render(result), *arguments[2:]))
 
 
 if __name__ == "__main__":
