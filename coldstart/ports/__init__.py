@@ -38,6 +38,7 @@ from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
+from coldstart.ports.skeletons import Leaving as Leaving
 from coldstart.ports.skeletons import Probing as Probing
 from coldstart.ports.skeletons import Receiving as Receiving
 from coldstart.ports.skeletons import Skeleton as Skeleton

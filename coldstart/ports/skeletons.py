@@ -152,6 +152,16 @@ class Probing(Protocol, Generic[TakenT]):
         ...
 
 
+@runtime_checkable
+class Leaving(Protocol):
+    """What a builder may offer beside :class:`Skeleton`: word that its module may leave the carried memory behind."""
+
+    @property
+    def leaves_memory(self) -> bool:
+        """Whether that memory is lent although the module has other by now; only its digests are looked at then."""
+        ...
+
+
 class SkeletonFactory(Protocol):
     """What an entry point in ``coldstart.skeletons`` loads to."""
 

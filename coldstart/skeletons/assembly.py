@@ -29,7 +29,7 @@ from coldstart.glance import Watch
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
-from coldstart.ports import Answering, Checkpoint, Landed, Probe, Probing, Rank, Receiving, Skeleton
+from coldstart.ports import Answering, Checkpoint, Landed, Leaving, Probe, Probing, Rank, Receiving, Skeleton
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
@@ -67,7 +67,7 @@ class Built(msgspec.Struct, frozen=True):
     digester: ChunkDigester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
-    watch: Watch
+    watch: Watch | None
     probe: Callable[[], Probe | None] | None = None
 
 
@@ -147,16 +147,16 @@ def build(order: Order) -> Built:
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
     if order.loaded is not None:
-        if other := differing(module, order.loaded):
-            raise SkeletonError(f"{other} of the loaded module is not what its builder makes of it")
-        return _in_place(order, order.loaded, skeleton, checkpoint, carried, digester)
+        return _in_place(order, _lendable(module, order.loaded), skeleton, checkpoint, carried, digester)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)
-    watch = ModuleWatch(module, arena)
+    leaves = isinstance(skeleton, Leaving) and skeleton.leaves_memory
+    watch = None if leaves else ModuleWatch(module, arena)
 
     @_exits_are_errors()
     def self_check() -> Sequence[str]:
-        watch.begin()  # every byte has been digested, and what follows is the host's own code
+        if watch is not None:
+            watch.begin()  # every byte has been digested, and what follows is the host's own code
         if isinstance(skeleton, Receiving):
             skeleton.received(module)
         return skeleton.self_check(module)
@@ -175,6 +175,16 @@ def build(order: Order) -> Built:
     )
 
 
+def _lendable(built: nn.Module, given: object) -> nn.Module:
+    """``given``, a loaded module that may be lent as what ``built`` is the skeleton of."""
+    if not isinstance(given, nn.Module):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ConfigError(f"{what} cannot be lent", advice="give the nn.Module that holds the weights")
+    if other := differing(built, given):
+        raise SkeletonError(f"{other} of the loaded module is not what its builder makes of it")
+    return given
+
+
 def _in_place(
     order: Order,
     module: nn.Module,
@@ -184,10 +194,6 @@ def _in_place(
     digester: ChunkDigester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
-    given: object = module
-    if not isinstance(given, nn.Module):
-        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise ConfigError(f"{what} cannot be lent", advice="give the nn.Module that holds the weights")
     memory = in_place(module, wanted, order.device)
     watch = ModuleWatch(module, memory)
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import cast
 
 import torch
@@ -29,6 +30,22 @@ _weak: Callable[[torch.UntypedStorage], StorageWeakRef] = StorageWeakRef
 _register = cast(Callable[[_Hook], RemovableHandle], register_module_parameter_registration_hook)
 
 
+_building = threading.local()
+"""Whose block each thread is in."""
+
+
+def _on_registration(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+    now: MetaParameters | None = getattr(_building, "now", None)
+    return None if now is None else now._without_memory(parameter)
+
+
+@cache
+def _listen() -> None:
+    """Hear of every parameter from now on. Once and for good: torch walks its hooks without a lock, and a module that
+    another thread is just making fails when they change."""
+    _register(_on_registration)
+
+
 class MetaParameters:
     """Takes the memory from parameters; those that shared memory share meta memory afterwards.
 
@@ -44,16 +61,13 @@ class MetaParameters:
     @contextmanager
     def while_building(self) -> Iterator[None]:
         """Parameters that this thread registers in the block lose their memory."""
-        thread = threading.get_ident()
-
-        def on_registration(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-            return self._without_memory(parameter) if threading.get_ident() == thread else None
-
-        handle = _register(on_registration)
+        _listen()
+        before: MetaParameters | None = getattr(_building, "now", None)
+        _building.now = self
         try:
             yield
         finally:
-            handle.remove()
+            _building.now = before
 
     def sweep(self, module: nn.Module) -> None:
         """Take the memory from parameters that were registered behind the hook's back."""

@@ -140,7 +140,9 @@ class ColdstartLoader(BaseModelLoader):
             reason = f"{directory} cannot be read: {error}"
         if reason:
             return reason
-        skeleton = EngineSkeleton(model, facts.identity_of(known), fill)
+        skeleton = EngineSkeleton(
+            model, facts.identity_of(known), fill, leaves_memory=self._options.keep_raw
+        )
         if impossible := skeleton.impossible(model):
             return "; ".join(impossible[:3])
         options = self._options

@@ -37,9 +37,11 @@ class EngineSkeleton(ModuleSkeleton[nn.Module]):
     even where a cold start of it fails.
     """
 
-    def __init__(self, module: nn.Module, identity: str, fill: Fill) -> None:
+    def __init__(self, module: nn.Module, identity: str, fill: Fill, *, leaves_memory: bool = False) -> None:
         super().__init__(lambda: module, name="vllm")
         self._identity, self._fill = identity, fill
+        self.leaves_memory = leaves_memory
+        """See :class:`coldstart.ports.Leaving`: vLLM replaces tensors, and what was verified is lent all the same."""
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._kept: dict[str, torch.Tensor] = {}
         self.filled = False
