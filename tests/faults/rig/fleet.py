@@ -258,7 +258,8 @@ class Fleet:
         if gated or "hold" in disk:
             self.gate.touch()
         asked = Asked(str(self.checkpoint), "gated" if gated else "tensors", name, json=True, verbose=2, group=group)
-        chosen = {"redis": url or self.store.url, "transports": "relayed", **settings}
+        # Sources are slow on purpose here, and storage is quick: no estimate is to decide between them.
+        chosen = {"redis": url or self.store.url, "transports": "relayed", "margin": 0.0, **settings}
         worker = Worker(self._nursery, name, Task(asked, environment, chosen, namespace, disk), self.place)
         self._resources.callback(worker.close)
         await worker.follow()
