@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("identity", "plan", "estimate", "links.__init__", "links.rates"),
     ("group", "scrubbing"),
     ("ports.*", "messages", "config"),
-    ("events", "registry", "headers", "policies"),
+    ("events", "registry", "headers", "policies", "hashing"),
     ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "modes.*"),

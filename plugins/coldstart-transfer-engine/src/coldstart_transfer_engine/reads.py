@@ -31,8 +31,8 @@ _SHORT_SECONDS: Final = 0.05
 _LONG_SECONDS: Final = 0.2
 _SHORTEST_PAUSE: Final = 50e-6
 _LONGEST_PAUSE: Final = 2e-3
-_PAUSES: Final = 32
-"""Looks in the time of a step: those in flight may well end together, and nothing moves until somebody looks."""
+_PAUSES: Final = 16
+"""Looks in the time of a step, while others are in flight behind it; for the last one, nothing moves but by looking."""
 _GRACE_SECONDS: Final = 0.25
 """Reads from a source that works end in this."""
 
@@ -110,10 +110,11 @@ class Reads:
         done = [step for steps in self._lanes.values() for step in steps if step.done]
         if done:
             taken = time.monotonic() - done[0].began
-            self._pause, self._longest = _SHORTEST_PAUSE, min(max(taken / _PAUSES, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            self._longest = min(max(taken / _PAUSES, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             for lane, steps in self._lanes.items():
                 self._lanes[lane] = deque(step for step in steps if not step.done)
             yield from done
+            self._pause = self._longest if self.steps > 1 else _SHORTEST_PAUSE
         elif not ended:
             time.sleep(self._pause)
             self._pause = min(self._pause * 1.5, self._longest)
