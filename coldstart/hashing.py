@@ -14,7 +14,6 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -23,9 +22,6 @@ import anyio.to_thread
 
 WORKERS = max(2, min(8, (os.cpu_count() or 2) // 2))
 """Digests computed at one time; one core makes 2 to 3 GB/s of them."""
-
-BATCH_WORKERS = 2
-"""Calls for many chunks at one time: while one waits for the device, the other one prepares the next."""
 
 Digests = Callable[[Sequence[int]], Sequence[bytes]]
 """The digests of chunks, in their order. Blocks."""
@@ -83,38 +79,39 @@ class OneByOne:
 
 
 class InBatches:
-    """A call for all that are waiting, ``at_once`` at most, in threads of its own."""
+    """A call for all that are waiting, ``at_once`` at most, in a thread of its own, which begins with the first chunk.
+
+    More than one would only wait for each other: nearly all of a call's time is the interpreter's.
+    """
 
     def __init__(self, digests: Digests, on_chunk: OnChunk, at_once: int) -> None:
         self._digests, self._on_chunk, self._at_once = digests, on_chunk, at_once
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[int | None] = SimpleQueue()
+        self._begun = anyio.Event()
         self._send, self._receive = anyio.create_memory_object_stream[tuple[int, bytes]](math.inf)
 
     def add(self, chunks: Sequence[int]) -> None:
         for chunk in chunks:
             self._waiting.put(chunk)
+        if chunks and not self._begun.is_set():
+            self._loop.call_soon_threadsafe(self._begun.set)
 
     def close(self) -> None:
         self._waiting.put(None)
+        self._begun.set()
 
     async def run(self) -> None:
-        threads = anyio.CapacityLimiter(BATCH_WORKERS)
-        work = partial(anyio.to_thread.run_sync, self._work, limiter=threads)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tell)
             with self._send:
-                async with anyio.create_task_group() as workers:
-                    for _ in range(BATCH_WORKERS):
-                        workers.start_soon(work)
+                await self._begun.wait()
+                await anyio.to_thread.run_sync(self._work, limiter=anyio.CapacityLimiter(1))
 
     def _work(self) -> None:
-        try:
-            while batch := self._next():
-                digests = self._digests(batch)
-                self._loop.call_soon_threadsafe(self._pass_on, batch, digests)
-        finally:
-            self._waiting.put(None)  # threads are waited for: none may be left when one has failed
+        while batch := self._next():
+            digests = self._digests(batch)
+            self._loop.call_soon_threadsafe(self._pass_on, batch, digests)
 
     def _next(self) -> list[int]:
         """What is waiting, or what comes next; empty when there is no more."""
@@ -123,7 +120,7 @@ class InBatches:
             while len(batch) < self._at_once:
                 chunk = self._waiting.get(block=not batch)
                 if chunk is None:
-                    self._waiting.put(None)  # for the other threads, and for the next look
+                    self._waiting.put(None)  # for the next look
                     break
                 batch.append(chunk)
         return batch
@@ -139,4 +136,4 @@ class InBatches:
                 async for chunk, digest in self._receive:
                     await self._on_chunk(chunk, digest)
         finally:
-            self.close()  # when this is cancelled, the threads end, too
+            self.close()  # when this is cancelled, the thread ends, too

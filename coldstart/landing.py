@@ -40,7 +40,8 @@ class Landing:
         self._memory = memory
         self._layout: Layout = memory.layout
         self._digester = digester
-        self._waiting: dict[int, list[Span]] = {chunk: [] for chunk in chunks}
+        self._waiting = set(chunks)
+        self._parts: dict[int, tuple[Span, ...]] = {}
         self._on_bytes = on_bytes
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -91,18 +92,19 @@ class Landing:
         """The chunks that ``span`` has completed."""
         size, found = self._layout.chunk_bytes, list[int]()
         for chunk in range(span.offset // size, -(-span.end // size)):
-            parts = self._waiting.get(chunk)
-            if parts is None:
-                continue
-            whole = self._layout.chunk(chunk)
-            low, high = max(span.offset, whole.offset), min(span.end, whole.end)
-            if high - low < whole.length:
-                parts[:] = merged([*parts, Span(low, high - low)])
-                if parts != [whole]:
-                    continue
-            del self._waiting[chunk]
-            found.append(chunk)
+            if chunk in self._waiting and self._is_whole(chunk, span):
+                self._waiting.remove(chunk)
+                self._parts.pop(chunk, None)
+                found.append(chunk)
         return found
+
+    def _is_whole(self, chunk: int, span: Span) -> bool:
+        whole = self._layout.chunk(chunk)
+        low, high = max(span.offset, whole.offset), min(span.end, whole.end)
+        if high - low == whole.length:
+            return True
+        self._parts[chunk] = merged([*self._parts.get(chunk, ()), Span(low, high - low)])
+        return self._parts[chunk] == (whole,)
 
     def _count(self, nbytes: int) -> None:
         self._untold += nbytes

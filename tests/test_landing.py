@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 import pytest
 
-from coldstart.hashing import BATCH_WORKERS
 from coldstart.landing import Landing
 from coldstart.layout import Span
 from coldstart.plan import Chunks
@@ -78,16 +77,15 @@ async def test_what_lands_while_digests_are_computed_is_one_call() -> None:
     digester = Batches(100, held=True)
 
     async def land(landing: Landing) -> None:
-        for chunk in range(BATCH_WORKERS):
-            landing.landed(MEMORY.layout.chunk(chunk))
-            await eventually(lambda: len(digester.calls) == chunk + 1)  # noqa: B023 - called here and now
-        for chunk in range(BATCH_WORKERS, COUNT):
+        landing.landed(MEMORY.layout.chunk(0))
+        await eventually(lambda: len(digester.calls) == 1)
+        for chunk in range(1, COUNT):
             landing.landed(MEMORY.layout.chunk(chunk))
         await landing.settle()
         digester.go.set()
 
     await digests(digester, land)
-    assert digester.calls == [*((chunk,) for chunk in range(BATCH_WORKERS)), tuple(range(BATCH_WORKERS, COUNT))]
+    assert digester.calls == [(0,), tuple(range(1, COUNT))]
 
 
 async def test_a_digester_without_batches_gets_one_chunk_a_call() -> None:
@@ -127,29 +125,31 @@ async def test_what_lands_late_changes_nothing(most: int) -> None:
 
 
 class Broken(HashDigester):
-    """Fails at the second call; the first one waits until the second was made."""
+    """Fails at the second call."""
 
     def __init__(self, most: int) -> None:
         self.most, self.calls = most, 0
-        self.second = threading.Event()
 
     def at_once(self, memory: Memory) -> int:
         return self.most
 
     def digests(self, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
         self.calls += 1
-        if self.calls == 1:
-            assert self.second.wait(10)
-            return [self.digest(memory, span) for span in spans]
-        self.second.set()
-        raise OSError("the device is gone")
+        if self.calls > 1:
+            raise OSError("the device is gone")
+        return [self.digest(memory, span) for span in spans]
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_a_digester_that_fails_ends_all_threads(most: int) -> None:
-    """One of them waits for chunks that may never come."""
+async def test_a_digester_that_fails_ends_it(most: int) -> None:
+    """Nobody goes on to wait for chunks that may never come, and what they would be added to is gone."""
+
+    async def land(landing: Landing) -> None:
+        await all_at_once(landing)
+        await anyio.sleep_forever()
+
     with pytest.raises(ExceptionGroup) as caught:
-        await digests(Broken(most), all_at_once)
+        await digests(Broken(most), land)
     assert caught.group_contains(OSError, match="the device is gone")
 
 
@@ -165,7 +165,7 @@ async def test_whoever_is_cancelled_leaves_no_thread(most: int) -> None:
         tasks.cancel_scope.cancel()
         digester.go.set()
     assert digester.calls == [(0,)]
-    assert threading.active_count() <= before + BATCH_WORKERS, "those of the pool are idle"
+    assert threading.active_count() <= before + 1, "that of the pool is idle"
 
 
 async def _unheard(chunk: int, digest: bytes) -> None:
