@@ -13,7 +13,7 @@ import anyio
 
 from coldstart import effects, events
 from coldstart.effects import Effect
-from coldstart.errors import BusError, ColdstartError, TransportError
+from coldstart.errors import ColdstartError, TransportError, TruthConflict
 from coldstart.events import Event
 from coldstart.inspecting import Inspector
 from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
@@ -93,7 +93,7 @@ class Lending:
             match effect:
                 case effects.Advertise():
                     logger().warning("advert failed", worker=self._worker.name, reason=str(error))
-                    self.post(events.AdvertFailed(str(error)))
+                    self.post(events.AdvertFailed(str(error), conflict=isinstance(error, TruthConflict)))
                 case effects.Inspect(generation=generation):
                     self.post(events.WeightsDamaged(generation, -1, f"they cannot be digested: {error}"[:512]))
                 case effects.OpenOffer(transfer=transfer):
@@ -201,7 +201,7 @@ class Lending:
         if not self._truths.published:
             shard = str(self._station.shard)
             logger().error("truth conflict", shard=shard, roots=list(roots), worker=self._worker.name)
-            raise BusError("published truths disagree", advice="this worker serves but does not lend")
+            raise TruthConflict("published truths disagree", advice="this worker serves but does not lend")
 
     def _vouch_for(self, held: Sequence[str], *, waiting: bool) -> None:
         """A joiner that a transport sees reading is alive, whether or not its letters come through.

@@ -32,8 +32,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("streams",),
     ("arena", "rowsums"),
     ("digest", "inplace"),
-    ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths", "links.memory", "voting", "allreduce"),
+    ("journal", "report", "telemetry", "reasons", "diagram", "skeletons.*", "station"),
+    ("instruments",),
+    ("mail", "metrics", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
     ("joining",),
@@ -51,7 +52,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -74,7 +75,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     ),
     "hypothesis": (),
     "structlog": ("telemetry", "cli.tracing"),
-    "opentelemetry": ("telemetry", "cli.tracing"),
+    "opentelemetry": ("instruments", "telemetry", "cli.metering", "cli.tracing"),
+    "prometheus_client": ("cli.metering",),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 

@@ -76,6 +76,9 @@ def worker(
     host: Annotated[str | None, typer.Option(help="Address at which peers reach this worker.")] = None,
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from this worker at one time.")] = None,
     lend_gbps: Annotated[float | None, typer.Option(help="Cap on what this worker sends, in GB/s; 0: none.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Show metrics to Prometheus at this port, /metrics.")
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Group that this worker is a rank of; another name at each start of it."),
@@ -98,7 +101,14 @@ def worker(
     from coldstart.cli import worker as module
     from coldstart.cli.ranks import group_of
 
-    settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
+    settings = {
+        "redis": redis,
+        "transports": transports,
+        "host": host,
+        "slots": slots,
+        "lend_gbps": lend_gbps,
+        "metrics_port": metrics_port,
+    }
     ranks = group_of(group, group_size, group_index, torchrun=torchrun)
     asked = module.Asked(
         checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose, group=ranks

@@ -46,6 +46,7 @@ from coldstart.ports.skeletons import SkeletonFactory as SkeletonFactory
 from coldstart.ports.skeletons import StoredTensor as StoredTensor
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
+from coldstart.ports.transports import Counting as Counting
 from coldstart.ports.transports import Grant as Grant
 from coldstart.ports.transports import Keeping as Keeping
 from coldstart.ports.transports import Landed as Landed
