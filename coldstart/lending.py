@@ -46,6 +46,7 @@ class Lending:
         inspector: looks whether they are still so.
         transports, terms: what is lent over, and on what conditions.
         host, rack: where we are, in the advert.
+        left: called when nothing is lent any more, before the host hears of it.
         received: bytes per second at which our weights came from a peer; 0: not known.
         advertised: called after the first advert of all chunks: nobody need wait for us any more.
 
@@ -64,13 +65,15 @@ class Lending:
         *,
         host: str,
         advertised: Callable[[], Awaitable[None]],
+        left: Callable[[], Awaitable[None]],
         rack: str = "",
         received: Callable[[], int] = int,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._inspector = inspector
-        self._terms, self._host, self._rack, self._advertised = terms, host, rack, advertised
+        self._terms, self._host, self._rack = terms, host, rack
+        self._advertised, self._left = advertised, left
         self._received = received
         self._complete = False
         self._numbers: dict[str, int] = {}
@@ -132,6 +135,7 @@ class Lending:
             case effects.ReportDrained():
                 await self._inspector.leave()
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
+                    await self._left()
                     self.post_to_joiner(events.Drained())
             case _:
                 raise AssertionError(f"not an effect of the source: {effect}")

@@ -17,6 +17,7 @@ import msgspec
 
 from coldstart import machine, source
 from coldstart.claiming import Claiming, Place
+from coldstart.departing import Departing
 from coldstart.events import (
     DrainRequested,
     Event,
@@ -36,7 +37,7 @@ from coldstart.journal import Journal
 from coldstart.lending import Lending
 from coldstart.links.memory import Links
 from coldstart.mail import Mail
-from coldstart.phases.states import State
+from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Connecting, Consensus, Transport
@@ -138,6 +139,9 @@ class Node:
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
+        self._departing = Departing(
+            station, in_flight=lambda: len(self.source.state.grants), serves=self._serves, drain=self.drain
+        )
         self._lending = Lending(
             station,
             target.memory,
@@ -149,6 +153,7 @@ class Node:
             rack=means.rack,
             received=lambda: links.received,
             advertised=self._claiming.resign,
+            left=self._departing.left,
         )
         journal = Journal(means.bus, shard.key, worker.name) if means.bus is not None else None
         told: tuple[Observer[State], ...] = (*observers,) if journal is None else (*observers, journal)
@@ -165,7 +170,7 @@ class Node:
             self._voting.post = self.joiner.post
             self.parts += (self._voting.run,)
         if means.bus is not None and journal is not None:
-            self.parts += (self._mail(means.bus, station).run, journal.run)
+            self.parts += (self._mail(means.bus, station).run, self._departing.run, journal.run)
 
     def _mail(self, bus: Bus, station: Station) -> Mail:
         return Mail(
@@ -175,6 +180,7 @@ class Node:
             to_joiner=self._claiming.letter,
             granted=self._claiming.granted,
             to_source=self._lending.letter,
+            to_host=self._departing.asked,
             store_renewed=lambda: self.source.post(StoreRenewed()),
         )
 
@@ -197,6 +203,9 @@ class Node:
         """The change is over: lend again if the weights are what they were."""
         self.source.post(WeightsSettled())
 
+    def _serves(self) -> bool:
+        return isinstance(self.joiner.state, Serving | Draining)
+
     @property
     def read(self) -> bool:
         """Whether somebody may read these weights now, or soon, we ourselves among them."""
@@ -210,6 +219,7 @@ class Node:
         if self._voting is not None:
             self._voting.post = _nowhere
         self.parts = ()
+        self._departing.forget()
         self.joiner.forget()
         self.source.forget()
 

@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "reasons", "diagram", "skeletons.*", "station"),
     ("instruments",),
-    ("mail", "metrics", "truths", "links.memory", "voting", "allreduce"),
+    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
     ("joining",),

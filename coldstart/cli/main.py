@@ -166,6 +166,24 @@ def peers(redis: Redis = None, json: Json = False) -> None:
 
 
 @app.command()
+def drain(
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as 'coldstart peers' shows it.")],
+    redis: Redis = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to wait for transfers in flight to end.")] = 30.0,
+    json: Json = False,
+) -> None:
+    """Have a worker leave: it takes no more joiners, lets transfers in flight end, and then says so.
+
+    A 'coldstart worker' ends then; any other host serves on and lends no more. Exit code 1 if it does not say so
+    in time, 2 if nobody is called so.
+    """
+    from coldstart.cli import drain as module
+
+    module.run(worker, redis, seconds, json=json)
+    _be_heard()
+
+
+@app.command()
 def plugins(json: Json = False) -> None:
     """Show installed transports and skeletons, whether they can be used here, and why not."""
     from coldstart.cli import plugins as module

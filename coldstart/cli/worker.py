@@ -63,7 +63,7 @@ def run(asked: Asked, overrides: Mapping[str, object]) -> None:
     with ExitStack() as stack:
         stack.callback(tracing.set_up(asked.name or "worker", verbose=asked.verbose, json=asked.json))
         stack.callback(metering.set_up(asked.name, settings))
-        anyio.run(serve, asked, settings, _nothing if asked.once else _forever)
+        anyio.run(serve, asked, settings, _nothing if asked.once else _lends)
 
 
 async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event | None = None) -> None:
@@ -153,8 +153,9 @@ async def _nothing(replica: Replica) -> None:
     return
 
 
-async def _forever(replica: Replica) -> None:
-    await anyio.sleep_forever()
+async def _lends(replica: Replica) -> None:
+    """Lending is all that this process is for: when an operator has drained it, it ends."""
+    await replica.drained()
 
 
 class _Voice:
