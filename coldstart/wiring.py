@@ -145,6 +145,7 @@ async def wire(
             group=group,
             consensus=consensus,
             watch=built.watch,
+            began=began,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 

@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "modes.*"),
     ("machine", "runner", "source"),
+    ("chronicle.*",),
     ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
     ("streams",),
     ("arena", "rowsums"),
@@ -53,6 +54,7 @@ PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
+    "chronicle.*",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

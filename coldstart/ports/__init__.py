@@ -18,8 +18,10 @@ from coldstart.ports.bus import Bus as Bus
 from coldstart.ports.bus import Cursor as Cursor
 from coldstart.ports.bus import Heard as Heard
 from coldstart.ports.bus import Letter as Letter
+from coldstart.ports.bus import Recorded as Recorded
 from coldstart.ports.bus import Standing as Standing
 from coldstart.ports.bus import Stated as Stated
+from coldstart.ports.claims import EXCLUDED as EXCLUDED
 from coldstart.ports.claims import MAX_HOSTS as MAX_HOSTS
 from coldstart.ports.claims import Admission as Admission
 from coldstart.ports.claims import Advert as Advert
