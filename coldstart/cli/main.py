@@ -166,6 +166,43 @@ def peers(redis: Redis = None, json: Json = False) -> None:
 
 
 @app.command()
+def watch(
+    redis: Redis = None,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    json: Json = False,
+) -> None:
+    """Watch a fleet: who holds which weights, who receives from whom and how fast, refusals, fallbacks, failures.
+
+    In place on a terminal, in plain lines in a pipe, one JSON value a line with --json. Goes on when the store
+    vanishes and comes back. Progress is as of the last advert, two seconds old at most.
+    """
+    from coldstart.cli import watch as module
+
+    module.run(redis, every, once=once, json=json)
+    _be_heard()
+
+
+@app.command()
+def journal(
+    redis: Redis = None,
+    worker: Annotated[str, typer.Option(metavar="NAME", help="Of this worker alone.")] = "",
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="The last so many; 0: all that is kept.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what workers have written down of their cold starts: phases, pulls, refusals, stalls, reasons, loans.
+
+    Kept in the store for a week. Times are on the store's clock, shown in this machine's zone; --json tells them
+    in seconds of the epoch, one value a line.
+    """
+    from coldstart.cli import journal as module
+
+    module.run(redis, worker, last, follow=follow, json=json)
+    _be_heard()
+
+
+@app.command()
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as 'coldstart peers' shows it.")],
     redis: Redis = None,

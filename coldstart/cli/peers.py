@@ -73,7 +73,7 @@ async def _survey(redis: str | None) -> tuple[str, Sequence[Shard]]:
 def _worker(advert: Advert, now: float) -> Worker:
     return Worker(
         worker=advert.worker,
-        state=_state(advert),
+        state=state_of(advert),
         have=advert.have,
         total=advert.total,
         slots=advert.slots,
@@ -88,7 +88,7 @@ def _worker(advert: Advert, now: float) -> Worker:
     )
 
 
-def _state(advert: Advert) -> str:
+def state_of(advert: Advert) -> str:
     """What can be had there: ``struck`` is doubted by a joiner, ``withheld`` has weights that may be others now."""
     if advert.struck:
         return "struck"
