@@ -113,14 +113,15 @@ async def wire(
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began, built.storage.reason)
-        trace.identify(shard.key, str(shard))
+        me = Worker(worker, secrets.token_hex(6))
+        trace.identify(shard, me.incarnation, arena.layout, began, group)
         mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
         links = Links(settings.links_directory, arena.device, rates)
-        lend_trace = SourceTrace(worker, shard.key)
+        lend_trace = SourceTrace(worker, shard.key, trace.context)
         resources.callback(lend_trace.end)
         node = Node(
             shard,
-            Worker(worker, secrets.token_hex(6)),
+            me,
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe, mount),
             Means(
                 reached,

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("streams",),
     ("arena", "rowsums"),
     ("digest", "inplace"),
-    ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
+    ("journal", "report", "telemetry.*", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
@@ -74,8 +74,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
         "testing.transport_contract",
     ),
     "hypothesis": (),
-    "structlog": ("telemetry", "cli.tracing"),
-    "opentelemetry": ("telemetry", "cli.tracing"),
+    "structlog": ("telemetry.logs", "cli.tracing"),
+    "opentelemetry": ("telemetry.*", "cli.tracing"),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 
