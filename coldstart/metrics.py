@@ -1,6 +1,6 @@
 """Metrics of one worker, derived from the machines' steps; what each is called and labelled is in ``instruments.py``.
 
-Decides when something is counted. Like ``telemetry.py`` it is told of every step and asks nothing; it must not know
+Decides when something is counted. Like ``telemetry`` it is told of every step and asks nothing; it must not know
 who collects. Everything that adds up to the present state of a process (slots, holders) is taken back at the end.
 """
 

@@ -1,7 +1,7 @@
 """What happened in a cold start, folded from its steps: the truth about the path taken.
 
 Decides how steps become phase times, attempts, origins of bytes and progress. Pure: it is told
-of every step (as an observer of the runner) and asks nothing. ``telemetry.py`` turns the same
+of every step (as an observer of the runner) and asks nothing. ``telemetry`` turns the same
 steps into logs and spans.
 """
 

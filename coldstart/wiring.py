@@ -116,16 +116,18 @@ async def wire(
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began, built.storage.reason)
-        trace.identify(shard.key, str(shard))
+        me = Worker(worker, secrets.token_hex(6))
+        trace.identify(shard, me.incarnation, arena.layout, began, group)
         mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
         links = Links(settings.links_directory, arena.device, rates)
         metrics = JoinerMetrics(measured, str(shard), recorder.report, transports, floors)
-        lend_trace, lend_metrics = SourceTrace(worker, shard.key), SourceMetrics(measured, str(shard), transports)
+        lend_trace = SourceTrace(worker, shard.key, trace.context)
+        lend_metrics = SourceMetrics(measured, str(shard), transports)
         for each in (lend_trace, metrics, lend_metrics):
             resources.callback(each.end)
         node = Node(
             shard,
-            Worker(worker, secrets.token_hex(6)),
+            me,
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe, mount),
             Means(
                 reached,

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("streams",),
     ("arena", "rowsums"),
     ("digest", "inplace"),
-    ("journal", "report", "telemetry", "reasons", "diagram", "skeletons.*", "station"),
+    ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
     ("instruments",),
     ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
@@ -76,8 +76,8 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
         "testing.transport_contract",
     ),
     "hypothesis": (),
-    "structlog": ("telemetry", "cli.tracing"),
-    "opentelemetry": ("instruments", "telemetry", "cli.metering", "cli.tracing"),
+    "structlog": ("telemetry.logs", "cli.tracing"),
+    "opentelemetry": ("instruments", "telemetry.*", "cli.metering", "cli.tracing"),
     "prometheus_client": ("cli.metering",),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""

@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from coldstart.errors import BadMessage
+from coldstart.group import Verdict
 from coldstart.identity import Id
 
 VERSION = 1
@@ -72,7 +73,8 @@ class Pulled(Line, frozen=True, kw_only=True, tag="pulled"):
     """No more are asked for there. All of that attempt's pulls together.
 
     ``seconds`` is how long ago the first bytes were asked for, ``moving`` the time in which bytes came. ``link`` is
-    the best that the link has given, in bytes per second; 0: not known. ``outcome`` is ``ok`` or why it was left.
+    the best that the link has given, in bytes per second, ``origin`` what that was seen in, and ``share`` what was
+    reached of it; 0: not known. ``outcome`` is ``ok`` or why it was left.
     """
 
     attempt: Attempt
@@ -84,6 +86,8 @@ class Pulled(Line, frozen=True, kw_only=True, tag="pulled"):
     route: Words = ""
     moving: Seconds = 0.0
     link: Rate = 0.0
+    origin: Name = ""
+    share: Rate = 0.0
     leading: bool = False
 
 
@@ -126,6 +130,11 @@ class Decided(Line, frozen=True, kw_only=True, tag="decided"):
     by: Name = ""
     reason: Words = ""
 
+    @property
+    def words(self) -> str:
+        """As :class:`coldstart.group.Verdict` says it."""
+        return str(Verdict(self.question, self.yes, self.by, self.reason))
+
 
 class Weighed(Line, frozen=True, kw_only=True, tag="weighed"):
     """What waiting for a peer, and what storage was expected to take, in seconds; and what was made of it."""
@@ -139,13 +148,14 @@ class Ended(Line, frozen=True, kw_only=True, tag="ended"):
     """The cold start serves, has failed, or is gone: ``phase`` says which.
 
     ``origins`` are the bytes of weights that are in place, by worker or ``storage``; ``loaded``: the host had filled
-    the memory itself.
+    the memory itself. ``failure`` is the kind of a failure, ``reason`` what happened.
     """
 
     phase: Name
     total: Count
     origins: Bytes = {}
     loaded: bool = False
+    failure: Name = ""
     reason: Words = ""
 
 

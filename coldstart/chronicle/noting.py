@@ -169,6 +169,7 @@ class JoinerNotes:
     def _pulled(self, attempt: int, flow: _Flow, entry: Entry[State], at: float) -> AnyLine:
         whole = joined(flow.passages)
         moving = sum(each.moved.seconds for each in whole)
+        most = max(whole, key=lambda each: each.moved.nbytes, default=None)
         return lines.Pulled(
             at=at,
             attempt=attempt,
@@ -179,7 +180,9 @@ class JoinerNotes:
             outcome=words(_outcome(flow.source, entry)),
             route=words(flow.route),
             moving=round(moving, 6),
-            link=max((each.link for each in whole), default=0.0),
+            link=most.link if most is not None else 0.0,
+            origin=most.origin if most is not None and most.link else "",
+            share=most.share if most is not None else 0.0,
             leading=flow.leading,
         )
 
@@ -200,7 +203,7 @@ class JoinerNotes:
         origins = {
             origin[:96]: payload_of(self._layout, chunks) for origin, chunks in entry.after.journey.origins[:32]
         }
-        reason = words(entry.after.reason) if isinstance(entry.after, Failed) else ""
+        failed = entry.after if isinstance(entry.after, Failed) else None
         return [
             lines.Ended(
                 at=at,
@@ -208,7 +211,8 @@ class JoinerNotes:
                 total=self._layout.payload,
                 origins=origins,
                 loaded=self._loaded,
-                reason=reason,
+                failure=failed.failure.value if failed is not None else "",
+                reason=words(failed.reason) if failed is not None else "",
             )
         ]
 

@@ -112,7 +112,7 @@ class _Telling:
             case lines.Detoured(reason=reason):
                 self.marks.append(Mark(at, "detour", reason))
             case lines.Decided():
-                self.marks.append(Mark(at, "verdict", _verdict(line)))
+                self.marks.append(Mark(at, "verdict", line.words))
             case lines.Weighed(waiting=waiting, storage=storage, decision=decision):
                 expected = f"a peer {waiting:.3g} s, storage {storage:.3g} s: {decision}"
                 self.marks.append(Mark(at, "weighed", expected))
@@ -225,11 +225,3 @@ def _came(telling: _Telling) -> dict[str, int]:
 def _lost(numbers: set[int]) -> int:
     """Lines before the last one that nobody has seen; the first is number 1."""
     return max(numbers) - len(numbers) if numbers else 0
-
-
-def _verdict(line: lines.Decided) -> str:
-    """As :class:`coldstart.group.Verdict` says it."""
-    if line.yes:
-        return f"{line.question}: yes"
-    return f"{line.question}: no{f', rank {line.by}' if line.by else ''}: {line.reason}"
-

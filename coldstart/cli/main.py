@@ -221,6 +221,28 @@ def drain(
 
 
 @app.command()
+def trace(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="[RUN]", help="A worker, a group, or how the id of a trace or of a cold start begins."),
+    ] = "",
+    last: Annotated[bool, typer.Option("--last", help="The one that began last.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="All that the journal tells of; the default.")] = False,
+    redis: Redis = None,
+    json: Json = False,
+) -> None:
+    """Draw the timeline of a cold start from the journal in the store: phases, sources, bytes, refusals, reasons.
+
+    What a trace would show, without any collector. Times of different workers are comparable: all of them are
+    placed on the store's clock.
+    """
+    from coldstart.cli import trace as module
+
+    module.run(redis, run, last=last, listed=listed, json=json)
+    _be_heard()
+
+
+@app.command()
 def plugins(json: Json = False) -> None:
     """Show installed transports and skeletons, whether they can be used here, and why not."""
     from coldstart.cli import plugins as module
