@@ -203,6 +203,24 @@ def journal(
 
 
 @app.command()
+def report(
+    redis: Redis = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to write it; '-': stdout.")] = "fleet.html",
+    last: Annotated[
+        str, typer.Option(metavar="TIME", help="Cold starts of the last so long, such as 30m, 1h or 7d.")
+    ] = "1d",
+) -> None:
+    """Write a fleet's cold starts into one HTML file: who started when and from whom, bytes, fallbacks with reasons.
+
+    From the journal in the store, which is kept for a week. The file loads nothing and has no script.
+    """
+    from coldstart.cli import report as module
+
+    module.run(redis, out, last)
+    _be_heard()
+
+
+@app.command()
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as 'coldstart peers' shows it.")],
     redis: Redis = None,

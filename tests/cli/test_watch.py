@@ -82,6 +82,9 @@ def test_a_store_that_vanishes_is_waited_for(
         once = coldstart("watch", "--once")
         assert once.returncode == 7
         one_line(once.stderr)
+        nothing = coldstart("report")
+        assert nothing.returncode == 1
+        assert "no cold start is known of the last 1 d" in one_line(nothing.stderr)
         with portal.wrap_async_context_manager(embedded(directory)):
             watch.until(lambda line: json.loads(line).get("weights") == [])
             follow.until(lambda line: "the store is back" in line)
@@ -97,6 +100,9 @@ async def test_they_show_real_replicas(coldstart: Any, directory: Path, checkpoi
         picture = json.loads((await coldstart.beside("watch", "--once", "--json")).stdout)
         journal = await coldstart.beside("journal", "--worker", "two", "--json")
         unknown = await coldstart.beside("journal", "--worker", "six")
+        fleet = directory.parent / "fleet.html"
+        written = await coldstart.beside("report", "--out", str(fleet), "--last", "1h")
+        nowhere = await coldstart.beside("report", "--out", str(fleet / "x.html"))
     assert (seen.returncode, seen.stderr) == (0, "")
     assert f"  {two.report.model}: 2 holders; 0 of 4 slots in use" in seen.stdout
     assert "\x1b" not in seen.stdout
@@ -107,5 +113,13 @@ async def test_they_show_real_replicas(coldstart: Any, directory: Path, checkpoi
         "DISCOVER", "HANDSHAKE", "TRANSFER", "VERIFY", "SERVE",
     ]  # fmt: skip
     assert any(item["kind"] == "pulled" and "from one at" in item["words"] for item in items)
+    assert (written.returncode, written.stderr) == (0, "")
+    assert written.stdout.startswith(f"{fleet}: 2 cold starts, ")
+    page = fleet.read_text()
+    assert page.count('class="row serving"') == 2
+    assert "Fallbacks and failures</h2>\n<p>None" in page
+    assert nowhere.returncode == 2
+    assert "cannot be written: Not a directory" in one_line(nowhere.stderr)
+    assert [each.name for each in directory.parent.iterdir() if "fleet" in each.name] == ["fleet.html"]
     assert unknown.returncode == 2
     assert "it knows one, two" in one_line(unknown.stderr)
