@@ -9,7 +9,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet diagram \
+.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet traces diagram \
 	clean
 
 help: ## show this help
@@ -58,6 +58,9 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-plot.txt
 	@$(BIN)/coldstart bench fleet --workers $(FLEETS) --json > docs/fleet.json
 	@$(BIN)/python docs/fleet_page.py simulated docs/fleet.json
+
+traces: $(READY) ## traces and timelines of real workers; writes docs/tracing.md
+	@$(BIN)/python docs/tracing_page.py
 
 diagram: $(READY) ## draw the README's picture of the states anew
 	@$(BIN)/python -m coldstart.diagram README.md

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,6 +22,8 @@ from coldstart.plan import Limits
 from coldstart.scrubbing import Pace
 
 PREFIX = "COLDSTART_"
+
+Signal = Literal["traces", "metrics"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
         cache: where the rates of links and of storage are kept from one process to the next; empty: the user's cache
             directory; ``none``: nowhere, links are not probed, and no wait is estimated.
+        metrics_port: port at which ``coldstart worker`` shows its metrics to Prometheus, under ``/metrics``; 0: none.
+            A library's host exports them as it does its own.
+        metrics_host: address that this port is opened at; all of them unless it is said, for Prometheus is elsewhere.
         patience, answer, connect, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain,
             margin: see :class:`coldstart.plan.Limits`.
     """
@@ -72,6 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warn_gbps: float = 0.0
     warn_share: float = 0.0
     cache: str = ""
+    metrics_port: int = 0
+    metrics_host: str = "0.0.0.0"
     patience: float = Limits().patience
     answer: float = Limits().answer
     connect: float = Limits().connect
@@ -153,6 +161,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "drain": (0, _DAY),
     "presence": (0.1, _DAY),
     "margin": (0, 1000),
+    "metrics_port": (0, 65_535),
     **dict.fromkeys(("io_seconds", "lease", "build", "answer", "connect"), (0.001, _DAY)),
     **dict.fromkeys(("stall", "storage_stall", "whole_load"), (0.001, _DAY)),
 }
@@ -238,16 +247,19 @@ def _count(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def otlp_endpoint() -> str:
-    """Where the command line exports traces to, by OpenTelemetry's own variables; empty: nowhere."""
-    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+def otlp_endpoint(signal: Signal = "traces") -> str:
+    """Where the command line exports traces or metrics to, by OpenTelemetry's own variables; empty: nowhere."""
+    return _otlp(signal, "ENDPOINT")
 
 
-def otlp_protocol() -> str:
+def otlp_protocol(signal: Signal = "traces") -> str:
     """``grpc`` or ``http/protobuf``, by OpenTelemetry's own variables."""
-    return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"
-    )
+    return _otlp(signal, "PROTOCOL") or "http/protobuf"
+
+
+def _otlp(signal: Signal, what: str) -> str:
+    own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}")
+    return own or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}", "")
 
 
 def otlp_seconds() -> float:

@@ -330,9 +330,10 @@ class Advertised(Event, frozen=True):
 
 
 class AdvertFailed(Event, frozen=True):
-    """Coordination is down; the advert may be gone."""
+    """Coordination is down; the advert may be gone. Or there is a ``conflict``: the store holds another truth."""
 
     reason: str
+    conflict: bool = False
 
 
 class StoreRenewed(Event, frozen=True):

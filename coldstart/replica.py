@@ -108,6 +108,11 @@ class Replica:
         self._session.drain()
         await self._session.gone.wait()
 
+    async def drained(self) -> None:
+        """Wait until nothing is lent any more: after :meth:`drain`, or when an operator has asked this worker to leave
+        (``coldstart drain``). The module stays usable; whether the host ends then is its own matter."""
+        await self._session.gone.wait()
+
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Change the weights in place inside this block: merge an adapter, quantise, balance experts, free memory.

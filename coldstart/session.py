@@ -33,6 +33,8 @@ CLOSE_SECONDS = 3.0
 """What a cancelled host still waits for withdrawal and for readers to be quiet."""
 ANSWER_SECONDS = 1.0
 """What a joiner that ends waits for answers under way: a slot granted too late is given back."""
+JOURNAL_SECONDS = 1.0
+"""What a worker that ends waits for its last lines in the journal to be written."""
 PROGRESS_SECONDS = 0.05
 """Progress is told at most so often, and at every change of phase."""
 
@@ -117,6 +119,8 @@ class Session:
         if self.wired is not None:
             with anyio.move_on_after(ANSWER_SECONDS):
                 await self.wired.node.joiner.done.wait()
+            with anyio.move_on_after(JOURNAL_SECONDS):
+                await self.wired.node.written()
         self._over.set()
         self._stop()
         if self._task is not None:

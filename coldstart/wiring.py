@@ -20,10 +20,12 @@ from coldstart import registry
 from coldstart.config import Settings
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
+from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
 from coldstart.links.mounts import mount_of
 from coldstart.links.rates import Floors, Path, Rate
+from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.policies import Prefer
@@ -107,20 +109,25 @@ async def wire(
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
         floors = Floors(settings.warn_gbps, settings.warn_share)
         trace = JoinerTrace(worker, floors)
-        resources.push(_end_trace(trace))
+        measured = instruments()
+        resources.push(_end(trace, measured))
         with trace.building():
             built, (reached, no_bus, transports, rates) = await _side_by_side(build, device, resources, settings, bus)
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began, built.storage.reason)
-        trace.identify(shard.key, str(shard))
+        me = Worker(worker, secrets.token_hex(6))
+        trace.identify(shard, me.incarnation, arena.layout, began, group)
         mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
         links = Links(settings.links_directory, arena.device, rates)
-        lend_trace = SourceTrace(worker, shard.key)
-        resources.callback(lend_trace.end)
+        metrics = JoinerMetrics(measured, str(shard), recorder.report, transports, floors)
+        lend_trace = SourceTrace(worker, shard.key, trace.context)
+        lend_metrics = SourceMetrics(measured, str(shard), transports)
+        for each in (lend_trace, metrics, lend_metrics):
+            resources.callback(each.end)
         node = Node(
             shard,
-            Worker(worker, secrets.token_hex(6)),
+            me,
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe, mount),
             Means(
                 reached,
@@ -135,20 +142,23 @@ async def wire(
                 settings.limits, settings.slots, settings.lease, prefer, settings.scrub, settings.scrub_share
             ),
             carrier=trace.carrier,
-            observers=(recorder, trace, observe),
-            lend_observers=(lend_trace, lend_observe),
+            observers=(recorder, trace, metrics, observe),
+            lend_observers=(lend_trace, lend_metrics, lend_observe),
             group=group,
             consensus=consensus,
             watch=built.watch,
+            began=began,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 
 
-def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:
-    """An exit that ends the trace, as an error where there was one."""
+def _end(trace: JoinerTrace, measured: Instruments) -> Callable[[type | None, BaseException | None, object], None]:
+    """An exit that ends the trace, and counts a start that has not come as far as its machine."""
 
     def leave(kind: type | None, error: BaseException | None, where: object) -> None:
         trace.end(error)
+        if error is not None:
+            measured.unbuilt(Outcome.FAILED if isinstance(error, Exception) else Outcome.CANCELLED)
 
     return leave
 

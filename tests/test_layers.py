@@ -28,12 +28,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "modes.*"),
     ("machine", "runner", "source"),
+    ("chronicle.*",),
     ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
     ("streams",),
     ("arena", "rowsums"),
     ("digest", "inplace"),
-    ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths", "links.memory", "voting", "allreduce"),
+    ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
+    ("instruments",),
+    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
     ("joining",),
@@ -51,7 +53,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
+    "chronicle.*",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -73,8 +76,9 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
         "testing.transport_contract",
     ),
     "hypothesis": (),
-    "structlog": ("telemetry", "cli.tracing"),
-    "opentelemetry": ("telemetry", "cli.tracing"),
+    "structlog": ("telemetry.logs", "cli.tracing"),
+    "opentelemetry": ("instruments", "telemetry.*", "cli.metering", "cli.tracing"),
+    "prometheus_client": ("cli.metering",),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 

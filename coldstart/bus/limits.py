@@ -7,6 +7,7 @@ stand twice on purpose, in ``ledger.py`` and in ``scripts/``: one contract suite
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from coldstart.errors import BusError
@@ -22,6 +23,10 @@ INBOX_LETTERS = 256
 
 FLEET_ENTRIES = 1000
 JOURNAL_ENTRIES = 4096
+"""Of a shard; a cold start writes one to three, and its sources one now and then."""
+
+MAX_RECORDED = 1024
+"""Journal entries in one answer."""
 
 MAX_SKIPS = 32
 """Passed-over workers that a claim reports."""
@@ -77,6 +82,8 @@ MAX_ANSWERS = 16
 MAX_READERS = 10_000
 """A joiner that would share storage with more readers is not admitted."""
 
+_PLACE = re.compile(r"\A[0-9]{1,19}-[0-9]{1,19}\Z")
+
 MAX_RATE = 10**15
 """Bytes per second that an advert may claim."""
 
@@ -117,6 +124,14 @@ def check_letter(body: bytes, what: str) -> None:
             f"{what} of {len(body)} bytes is over the limit of {MAX_LETTER_BYTES}",
             advice="large values travel as truth records, not as letters",
         )
+
+
+def check_place(after: str, most: int) -> None:
+    """Refuse a place in the journal that is none."""
+    if not _PLACE.match(after):
+        raise BusError(f"{after[:40]!r} is no place in a journal", advice="use the id of an entry, or 0-0")
+    if not 1 <= most <= MAX_RECORDED:
+        raise BusError(f"{most} journal entries cannot be asked for", advice=f"use 1 to {MAX_RECORDED}")
 
 
 def check_truth(truth: bytes) -> None:

@@ -184,6 +184,16 @@ class Routing(Protocol):
         ...
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """What a transport may offer beside :class:`Transport`: how much it has sent, where that can be known."""
+
+    @property
+    def sent(self) -> int:
+        """Source: bytes of weights that have left this worker since the transport was opened."""
+        ...
+
+
 class TransportFactory(Protocol):
     """What an entry point in ``coldstart.transports`` loads to."""
 

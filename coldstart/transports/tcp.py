@@ -33,7 +33,7 @@ _QUIET_SECONDS: Final = 10.0
 
 
 class TcpTransport:
-    """Both sides of tcp; see ``ports.Transport`` and ``ports.Keeping``."""
+    """Both sides of tcp; see ``ports.Transport``, ``ports.Keeping`` and ``ports.Counting``."""
 
     name: Final = "tcp"
     traits: Final = TRAITS
@@ -89,6 +89,11 @@ class TcpTransport:
             self._pulls.discard(pull)
         if pull.error is not None:
             raise pull.error
+
+    @property
+    def sent(self) -> int:
+        """See ``ports.Counting``."""
+        return self._lender.sent
 
     def keep(self, ticket: bytes) -> None:
         """See ``ports.Keeping.keep``."""

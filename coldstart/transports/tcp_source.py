@@ -16,7 +16,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -70,6 +70,8 @@ class Lender:
         self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._conversations = 0
         self._closed = False
+        self.sent = 0
+        """Bytes of lent memory; a request is counted when it has been answered, or has failed."""
 
     def lend(self, grant: Grant, memory: Memory) -> Ticket:
         """Open ``memory`` to the holder of the returned ticket; a second call replaces the first."""
@@ -218,6 +220,16 @@ class Lender:
                 self._send(sock, views, lent)
 
     def _send(self, sock: socket.socket, views: Sequence[memoryview], lent: _Lent) -> None:
+        sent = 0
+        try:
+            for count in self._sendings(sock, views, lent):
+                sent += count
+        finally:
+            with self._lock:
+                self.sent += sent
+
+    def _sendings(self, sock: socket.socket, views: Sequence[memoryview], lent: _Lent) -> Iterator[int]:
+        """Send, a piece at a time; how long each was."""
         quantum = self._pace.quantum if self._pace else wire.MAX_REQUEST
         for batch in batches(views, quantum):
             if self._pace is not None:
@@ -229,7 +241,9 @@ class Lender:
                 if left == 0:
                     raise ConnectionAbortedError("the grant has ended")
                 sock.settimeout(min(self._settings.io_seconds, left))
-                unsent = advanced(unsent, sock.sendmsg(unsent))
+                count = sock.sendmsg(unsent)
+                unsent = advanced(unsent, count)
+                yield count
 
 
 def bound(host: str) -> socket.socket:

@@ -710,6 +710,8 @@ async def _use_everything(bus: RedisBus) -> None:
         await bus.vote(GROUP, paper(member, YES))
     await bus.adverts(SHARD)
     await bus.shards()
+    await bus.recorded(SHARD)
+    await bus.journals()
 
 
 async def test_every_key_has_the_namespace_the_hash_tag_and_an_end(server: Server) -> None:
@@ -719,7 +721,8 @@ async def test_every_key_has_the_namespace_the_hash_tag_and_an_end(server: Serve
     assert isinstance(keys, list)
     assert len(keys) > 10
     for key in keys:
-        assert key == b"ns:shards" or key.startswith(tuple(b"ns:{%s}:" % name.encode() for name in (SHARD, GROUP)))
+        tagged = key.startswith(tuple(b"ns:{%s}:" % name.encode() for name in (SHARD, GROUP)))
+        assert tagged or key in (b"ns:shards", b"ns:journals")
         lifetime = server.ask("PTTL", key)
         assert isinstance(lifetime, int)
         assert lifetime > 0, f"{key!r} would stay for ever"
@@ -736,6 +739,10 @@ async def test_a_cluster_takes_every_script_and_its_redirects_are_followed(clust
             heard = await listener.listen(shard, "source.in", Cursor(), 5)
             assert [letter.body for letter in heard.letters] == [shard.encode()]
         assert set(shards) < set(await bus.shards())
+        for shard in shards:
+            await bus.record(shard, [shard.encode()])
+            assert [entry.body for entry in await listener.recorded(shard)] == [shard.encode()]
+        assert set(shards) < set(await listener.journals())
 
 
 async def test_streams_stay_bounded(server: Server) -> None:
