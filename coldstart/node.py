@@ -47,7 +47,7 @@ from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
-from coldstart.voting import Voting
+from coldstart.voting import Ties, Voting
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -96,6 +96,7 @@ class Node:
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
         watch: looks at the module that the target's memory belongs to.
         began: monotonic seconds at which the cold start began; None: now.
+        ties: how the group's traces come together; None: they do not.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Node:
         consensus: Consensus | None = None,
         watch: Watch | None = None,
         began: float | None = None,
+        ties: Ties | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
@@ -140,7 +142,7 @@ class Node:
         )
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
-            self._voting = Voting(group, station, policy.limits, consensus)
+            self._voting = Voting(group, station, policy.limits, consensus, ties)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
         self._lending = Lending(
             station,
