@@ -48,7 +48,7 @@ from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
-from coldstart.voting import Voting
+from coldstart.voting import Ties, Voting
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -97,6 +97,7 @@ class Node:
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
         watch: looks at the module that the target's memory belongs to.
         began: monotonic seconds at which the cold start began; None: now.
+        ties: how the group's traces come together; None: they do not.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Node:
         consensus: Consensus | None = None,
         watch: Watch | None = None,
         began: float | None = None,
+        ties: Ties | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
@@ -141,7 +143,7 @@ class Node:
         )
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
-            self._voting = Voting(group, station, policy.limits, consensus)
+            self._voting = Voting(group, station, policy.limits, consensus, ties)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
         self._departing = Departing(
             station, in_flight=lambda: len(self.source.state.grants), serves=self._serves, drain=self.drain

@@ -35,6 +35,7 @@ from coldstart.runner import Observer
 from coldstart.source import Source
 from coldstart.station import Worker
 from coldstart.telemetry import JoinerTrace, SourceTrace, logger
+from coldstart.voting import Ties
 
 if TYPE_CHECKING:
     from coldstart.skeletons.assembly import Built
@@ -148,6 +149,7 @@ async def wire(
             consensus=consensus,
             watch=built.watch,
             began=began,
+            ties=Ties(trace.own, trace.link) if trace.own else None,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 

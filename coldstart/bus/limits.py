@@ -82,6 +82,7 @@ MAX_ANSWERS = 16
 MAX_READERS = 10_000
 """A joiner that would share storage with more readers is not admitted."""
 
+_TRACE = re.compile(r"\A[0-9a-f-]{0,64}\Z")
 _PLACE = re.compile(r"\A[0-9]{1,19}-[0-9]{1,19}\Z")
 
 MAX_RATE = 10**15
@@ -162,6 +163,8 @@ def check_paper(group: str, paper: Paper) -> None:
     check_ids(group=group, member=paper.member, incarnation=paper.incarnation)
     if len(paper.answers) + len(paper.heard) > MAX_ANSWERS:
         raise BusError(f"a paper with more than {MAX_ANSWERS} answers and verdicts is over the limit")
+    if not _TRACE.match(paper.trace):
+        raise BusError(f"{paper.trace[:40]!r} is no traceparent")
     said = [(answer.question, answer.reason) for answer in paper.answers]
     for question, reason in (*said, *((verdict.question, verdict.reason) for verdict in paper.heard)):
         check_ids(question=question)
