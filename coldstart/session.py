@@ -20,7 +20,7 @@ from coldstart.config import Settings
 from coldstart.errors import ColdstartError, ColdStartFailed, in_a_line
 from coldstart.group import Group
 from coldstart.node import Part
-from coldstart.phases.states import Failed, Phase, State
+from coldstart.phases.states import Draining, Failed, Gone, Phase, State
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, failure
@@ -63,6 +63,7 @@ class Session:
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
         self._changes = 0
+        self._drained = False
         self._began = anyio.current_time()
         self._over = anyio.Event()
         self._running: set[anyio.CancelScope] = set()
@@ -74,12 +75,24 @@ class Session:
             return machine.phase_of(self.wired.node.joiner.state)
         return Phase.IDLE if self.error is None else Phase.FAILED
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the cold start began."""
+        return anyio.current_time() - self._began
+
+    @property
+    def draining(self) -> bool:
+        """Whether its end is asked for, by the host or in another way."""
+        over = self.wired is not None and isinstance(self.wired.node.joiner.state, Draining | Gone)
+        return self._drained or over
+
     def begin(self) -> None:
         """Start; returns at once."""
         self._task = asyncio.create_task(self._run(), name=f"coldstart {self._worker}")
 
     def drain(self) -> None:
         """Stop lending, or, before SERVE, stop starting; ``gone`` tells when that is done."""
+        self._drained = True
         if self.wired is not None:
             self.wired.node.drain()
         else:

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
-    ("mail", "truths", "links.memory", "voting", "allreduce"),
+    ("mail", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
     ("joining",),
@@ -41,6 +41,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wiring",),
     ("session",),
     ("replica",),
+    ("healthchecks",),
+    ("asgi", "health_port"),
     ("testing.*",),
     ("cli.*",),
 )
@@ -52,6 +54,7 @@ PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "health",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
