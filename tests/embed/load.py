@@ -57,8 +57,7 @@ class Load:
 async def load(ask: Ask, expected: Sequence[float], rate: float) -> AsyncIterator[Load]:
     """Load inside the block; at its end the last requests are waited for."""
     made = Load(ask, expected, rate)
-    async with anyio.create_task_group() as requests:
-        async with anyio.create_task_group() as sending:
-            sending.start_soon(made.run, requests)
-            yield made
-            sending.cancel_scope.cancel()
+    async with anyio.create_task_group() as requests, anyio.create_task_group() as sending:
+        sending.start_soon(made.run, requests)
+        yield made
+        sending.cancel_scope.cancel()

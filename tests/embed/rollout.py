@@ -15,18 +15,19 @@ from typing import Any
 import anyio
 import msgspec
 import torch
+from anyio.abc import TaskGroup
 from rig.store import Store
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.embed.asking import numbers_of_http, numbers_of_line
-from tests.embed.balancer import Balancer, balancer
+from tests.embed.balancer import CHECK_SECONDS, CHECK_TIMEOUT, Balancer, balancer
 from tests.embed.load import Load, load
 from tests.embed.worker import Worker, free_places, free_port
 
-GRACE_SECONDS = 1.5
-"""How long a worker that ends still takes requests: several rounds of the balancer's checks."""
-RATE = 40.0
+GRACE_SECONDS = CHECK_SECONDS + CHECK_TIMEOUT + 0.5
+"""How long a worker that ends still takes requests: by then the balancer knows, however busy the machine is."""
+RATE = 30.0
 """Requests a second in all."""
 LAYERS, FEATURES = 8, 1024
 """Those of the examples: 34 MB."""
@@ -53,7 +54,7 @@ class Replaced(msgspec.Struct, frozen=True):
     worker: str
     ready: float
     path: str
-    draining: float
+    draining: float = 0.0
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -87,17 +88,20 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
-    async def replace(self) -> None:
-        """Start one; when it is ready, end the oldest one."""
+    async def replace(self, ending: TaskGroup) -> None:
+        """Start one; when it is ready, tell the oldest one to end, which ``ending`` waits for."""
         new = self.start()
         health = await new.ready()
-        ready = anyio.current_time() - new.began
-        old, began = self.workers.pop(0), anyio.current_time()
+        name, ready = f"w{self._started - 1}", anyio.current_time() - new.began
+        old = self.workers.pop(0)
         old.terminate()
+        ending.start_soon(self._see_out, old, Replaced(name, ready, health.path))
+
+    async def _see_out(self, old: Worker, replaced: Replaced) -> None:
+        began = anyio.current_time()
         code = await old.ended()
         assert code in (0, -15), f"ended with {code}: {old.log}"
-        draining = anyio.current_time() - began
-        self.replaced.append(Replaced(f"w{self._started - 1}", ready, health.path, draining))
+        self.replaced.append(msgspec.structs.replace(replaced, draining=anyio.current_time() - began))
 
     async def all_serve(self) -> bool:
         """Whether each is alive and ready."""
@@ -111,7 +115,7 @@ class Fleet:
             len(load.failures),
             load.percentile(0.5),
             load.percentile(0.99),
-            tuple(self.replaced),
+            tuple(sorted(self.replaced, key=lambda each: each.worker)),
         )
 
 
@@ -136,12 +140,13 @@ async def roll(kind: Kind, place: Path, count: int) -> tuple[Outcome, list[str]]
         fleet(kind, place, count) as (workers, front),
         load(partial(kind.ask, front.port, INPUTS), expected(place / "model"), RATE) as made,
     ):
-        for left in reversed(range(count)):
-            if left == 0:
-                workers.store.kill()
-                assert await workers.all_serve(), "somebody does not serve without the store"
-            await workers.replace()
-        assert await workers.all_serve()
+        async with anyio.create_task_group() as ending:
+            for left in reversed(range(count)):
+                if left == 0:
+                    workers.store.kill()
+                    assert await workers.all_serve(), "somebody does not serve without the store"
+                await workers.replace(ending)
+        assert await workers.all_serve(), "somebody does not serve without the store"
     return workers.outcome(made), made.failures
 
 

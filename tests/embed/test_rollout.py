@@ -19,7 +19,7 @@ Record = Callable[[Outcome], None]
     ("example", "count"),
     [
         ("fastapi", 2),
-        ("asyncio", 2),
+        ("asyncio", 1),
         pytest.param("fastapi", 4, marks=pytest.mark.embed),
         pytest.param("asyncio", 4, marks=pytest.mark.embed),
     ],
