@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from http.client import HTTPException, HTTPResponse
+from typing import NamedTuple, cast
 
 import anyio
 import msgspec
@@ -32,7 +35,7 @@ async def _connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 
 
 def request(method: str, path: str, body: bytes = b"", *fields: str) -> bytes:
-    """A request of HTTP/1.1, after which the connection is closed."""
+    """A request, after which the connection is closed."""
     head = (
         f"{method} {path} HTTP/1.1",
         "host: worker",
@@ -44,19 +47,30 @@ def request(method: str, path: str, body: bytes = b"", *fields: str) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + body
 
 
-def parsed(response: bytes) -> Answered:
-    """What came back; a connection that ended before its answer is an error."""
-    head, end, body = response.partition(b"\r\n\r\n")
-    if not end:
-        raise ConnectionError(f"no answer, but {response!r:.80}")
-    return Answered(int(head.split(b" ", 2)[1]), body)
+class _Received(NamedTuple):
+    """What ``http.client`` takes for a socket."""
+
+    response: bytes
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self.response)
+
+
+def parsed(response: bytes, method: str = "GET") -> Answered:
+    """What came back; a connection that ended before its answer did is an error."""
+    found = HTTPResponse(cast(socket.socket, _Received(response)), method=method)
+    try:
+        found.begin()
+        return Answered(found.status, found.read())
+    except HTTPException as error:
+        raise ConnectionError(f"no whole answer, but {response!r:.80}: {error!r}") from error
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", *fields: str) -> Answered:
     """One request."""
     async with _connected(port) as (reader, writer):
         writer.write(request(method, path, body, *fields))
-        return parsed(await reader.read())
+        return parsed(await reader.read(), method)
 
 
 async def ask_line(port: int, line: bytes) -> bytes:

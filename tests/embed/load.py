@@ -28,9 +28,9 @@ class Load:
         return len(self.seconds) + len(self.failures)
 
     def percentile(self, share: float) -> float:
-        """Seconds within which ``share`` of the requests was answered."""
+        """Seconds within which ``share`` of those that were answered was answered; infinite where none was."""
         ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.inf
 
     async def run(self, tasks: TaskGroup) -> None:
         """Send until cancelled; requests under way are ``tasks``'."""
