@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GRACE = float(os.environ.get("GRACE_SECONDS", "2"))
 """Longer than balancers take to see that /readyz is 503; 0 where a preStop hook has waited already."""
+DEVICE = os.environ.get("DEVICE", "cpu")
 REQUESTS = 30
 """Seconds that requests in flight may take when the worker ends."""
 FEATURES = 1024
@@ -72,7 +73,7 @@ def serve(checkpoint: str, port: int) -> None:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # uvicorn listens only after the yield: with wait=False the weights arrive meanwhile.
         async with (
-            coldstart.join(checkpoint, skeleton=make, wait=False) as replica,
+            coldstart.join(checkpoint, skeleton=make, device=DEVICE, wait=False) as replica,
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(server.end_if_failed, replica)
@@ -91,7 +92,7 @@ def serve(checkpoint: str, port: int) -> None:
         import torch
 
         with torch.inference_mode():
-            row = torch.tensor([inputs + [0.0] * (FEATURES - len(inputs))])
+            row = torch.tensor([inputs + [0.0] * (FEATURES - len(inputs))], device=DEVICE)
             return cast("list[float]", replica.module(row)[0, :4].tolist())
 
     app.add_middleware(HealthRoutes, checks=checks)

@@ -242,11 +242,13 @@ async def test_each_replica_lives_on_the_loop_it_was_made_on(settings: Settings,
             told[name] = (replica.report.path, replica.health.ready)
             await asyncio.to_thread(together.wait, SECONDS)
 
-    async with coldstart.join(checkpoint, skeleton="tensors", worker="here", settings=settings) as replica:
-        async with anyio.create_task_group() as tasks:
-            for name in ("one", "two"):
-                tasks.start_soon(asyncio.to_thread, asyncio.run, hold(name))
-            await asyncio.to_thread(together.wait, SECONDS)
-            await asyncio.to_thread(together.wait, SECONDS)
-            assert replica.health.ready
+    async with (
+        coldstart.join(checkpoint, skeleton="tensors", worker="here", settings=settings) as replica,
+        anyio.create_task_group() as tasks,
+    ):
+        for name in ("one", "two"):
+            tasks.start_soon(asyncio.to_thread, asyncio.run, hold(name))
+        await asyncio.to_thread(together.wait, SECONDS)
+        await asyncio.to_thread(together.wait, SECONDS)
+        assert replica.health.ready
     assert told == {"one": ("peer", True), "two": ("peer", True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,12 +11,15 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+import yaml
 from rig.store import Store
 
 from coldstart.bus.redis import RedisBus
 from tests.embed.asking import ask_http, parsed, request
 from tests.embed.rollout import INPUTS, expected, write_checkpoint
-from tests.embed.worker import SECONDS, Worker, free_places
+from tests.embed.worker import EXAMPLES, SECONDS, Worker, free_places
+
+DEPLOY = EXAMPLES.parent / "deploy" / "kubernetes"
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -73,6 +77,24 @@ async def test_it_is_withdrawn_while_a_request_is_in_flight(place: Path) -> None
         writer.close()
         assert answered.status == 200
         assert msgspec.json.decode(answered.body) == pytest.approx(expected(place / "model"), abs=1e-4)
+        assert await worker.ended() == -15
+
+
+@pytest.mark.embed
+async def test_the_hook_of_the_manifests_withdraws_and_the_signal_waits_no_more(place: Path) -> None:
+    async with serving(place, GRACE_SECONDS="0") as (worker, store):
+        manifest = next(yaml.safe_load_all((DEPLOY / "worker.yaml").read_text()))
+        (only,) = manifest["spec"]["template"]["spec"]["containers"]
+        _, *words, code = only["lifecycle"]["preStop"]["exec"]["command"]
+        code = code.replace(":8000", f":{worker.place.port}")
+        hook = await anyio.run_process([sys.executable, *words, code], check=False)
+        assert hook.returncode == 0, hook.stderr
+        assert await advertised(store) == 0
+        body = msgspec.json.encode(INPUTS)
+        assert (await ask_http(worker.place.port, "POST", "/predict", body)).status == 200, "not everybody knows yet"
+        assert (await ask_http(worker.place.port, "GET", "/readyz")).status == 503
+        assert (await ask_http(worker.place.port, "GET", "/healthz")).status == 200
+        worker.terminate()
         assert await worker.ended() == -15
 
 
