@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def container(deployment: Object) -> Object:
 
 WORKERS = [each for each in workloads() if each["metadata"]["name"] == "worker"]
 PLAIN, GPU = sorted(WORKERS, key=lambda each: "nvidia" in str(each))
-COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+_TEXT = (DEPLOY / "compose.yaml").read_text()
+COMPOSE = yaml.safe_load(re.sub(r"\$\{(\w+):\?[^}]*\}", "/models/model", _TEXT))
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
