@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 Record = Callable[[Outcome], None]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("example", "count"),
     [

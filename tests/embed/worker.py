@@ -19,7 +19,7 @@ from tests.embed.asking import ask_http
 from tests.embed.balancer import Place
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-SECONDS = 60.0
+SECONDS = 120.0
 """For anything that a worker does; a machine may be busy."""
 
 
