@@ -17,9 +17,10 @@ class Health(msgspec.Struct, frozen=True):
     """How one worker stands.
 
     Args:
-        ready: whether requests may be sent here: it serves, and is not about to end.
-        draining: it is being taken out of service.
-        phase: where the cold start is; IDLE while the skeleton is built.
+        ready: whether requests may be sent here: the weights are right, and the host is not about to end.
+        draining: the host takes it out of service.
+        phase: where the cold start is; IDLE while the skeleton is built. GONE and ready is a worker that serves, and
+            that an operator has stopped from lending.
         source: the peer that is read now, or ``storage``; empty while none is.
         bytes_done: bytes of weights that are verified.
         bytes_total: bytes of weights in all; 0 until the skeleton is built.
@@ -48,11 +49,17 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def health_of(
-    progress: Progress, *, path: str = "none", draining: bool = False, error: str = "", withheld: str = ""
+    progress: Progress,
+    *,
+    verified: bool = False,
+    draining: bool = False,
+    path: str = "none",
+    error: str = "",
+    withheld: str = "",
 ) -> Health:
     """The health that ``progress`` comes to; ``error`` is what the cold start failed with, if it has."""
     return Health(
-        ready=progress.phase is Phase.SERVE and not draining,
+        ready=verified and not draining,
         draining=draining,
         phase=progress.phase,
         source=progress.source,

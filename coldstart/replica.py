@@ -84,16 +84,20 @@ class Replica:
 
     @property
     def draining(self) -> bool:
-        """Whether it is being taken out of service: drained, or its block has been left."""
+        """Whether the host takes it out of service: :meth:`drain` was called, or its block is being left."""
         return self._session.draining
 
     @property
     def health(self) -> Health:
         """How it stands, for a readiness check: quick, and without the store or a peer."""
         wired, error = self._session.wired, self._session.error
-        path = wired.recorder.report().path if wired is not None else "none"
         return health_of(
-            self._step(), path=path, draining=self.draining, error=str(error or ""), withheld=self.withheld
+            self._step(),
+            verified=self.verified,
+            draining=self.draining,
+            path=wired.recorder.report().path if wired is not None else "none",
+            error=str(error or ""),
+            withheld=self.withheld,
         )
 
     async def ready(self) -> Report:

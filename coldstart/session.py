@@ -20,7 +20,7 @@ from coldstart.config import Settings
 from coldstart.errors import ColdstartError, ColdStartFailed, in_a_line
 from coldstart.group import Group
 from coldstart.node import Part
-from coldstart.phases.states import Draining, Failed, Gone, Phase, State
+from coldstart.phases.states import Failed, Phase, State
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, failure
@@ -41,7 +41,7 @@ class Session:
     """One replica's life, from :meth:`begin` to :meth:`close`.
 
     ``ready`` is set at SERVE or when that can no longer be reached, ``gone`` when nothing is lent
-    any more; ``error`` is why SERVE was not reached.
+    any more; ``error`` is why SERVE was not reached. ``draining``: the host has asked for its end.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Session:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
         self.error: Exception | None = None
+        self.draining = False
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
         self._changes = 0
-        self._drained = False
         self._began = anyio.current_time()
         self._over = anyio.Event()
         self._running: set[anyio.CancelScope] = set()
@@ -80,19 +80,13 @@ class Session:
         """Seconds since the cold start began."""
         return anyio.current_time() - self._began
 
-    @property
-    def draining(self) -> bool:
-        """Whether its end is asked for, by the host or in another way."""
-        over = self.wired is not None and isinstance(self.wired.node.joiner.state, Draining | Gone)
-        return self._drained or over
-
     def begin(self) -> None:
         """Start; returns at once."""
         self._task = asyncio.create_task(self._run(), name=f"coldstart {self._worker}")
 
     def drain(self) -> None:
         """Stop lending, or, before SERVE, stop starting; ``gone`` tells when that is done."""
-        self._drained = True
+        self.draining = True
         if self.wired is not None:
             self.wired.node.drain()
         else:

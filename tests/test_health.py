@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -28,11 +32,12 @@ def test_half_way_from_a_peer() -> None:
     assert not health.ready
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_only_who_serves_and_is_not_about_to_end_is_ready(phase: Phase) -> None:
-    progress = msgspec.structs.replace(HALF, phase=phase)
-    assert health_of(progress).ready is (phase is Phase.SERVE)
-    assert not health_of(progress, draining=True).ready
+@pytest.mark.parametrize("verified", [False, True])
+@pytest.mark.parametrize("draining", [False, True])
+def test_ready_is_whose_weights_are_right_and_whose_host_does_not_end(verified: bool, draining: bool) -> None:
+    health = health_of(HALF, verified=verified, draining=draining)
+    assert health.ready is (verified and not draining)
+    assert health.draining is draining
 
 
 @pytest.mark.parametrize(
@@ -56,3 +61,10 @@ def test_nobody_says_how_long_while_nothing_moves(
 def test_what_it_failed_with_is_the_reason() -> None:
     failed = msgspec.structs.replace(HALF, phase=Phase.FAILED)
     assert health_of(failed, error="llama: no bytes").reason == "llama: no bytes"
+
+
+def test_the_page_shows_what_is_told() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "embed.md").read_text()
+    (block,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert list(json.loads(block)) == list(Health.__struct_fields__)
+    msgspec.json.decode(block, type=Health)

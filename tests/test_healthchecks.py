@@ -103,6 +103,19 @@ async def test_a_host_that_drains_the_replica_itself_is_not_ready_from_that_mome
             assert (replica.health.ready, replica.health.draining) == (False, True)
 
 
+async def test_weights_that_are_lent_no_more_by_an_operators_wish_still_serve(
+    settings: Settings, checkpoint: Path
+) -> None:
+    """Lending and serving are two things: who drains the one from afar must not take the other from its users."""
+    async with coldstart.join(checkpoint, skeleton="tensors", settings=settings) as replica:
+        wired = replica._session.wired
+        assert wired is not None
+        wired.node.drain()  # as a letter over the bus does
+        with anyio.fail_after(SECONDS):
+            await replica._session.gone.wait()
+        assert (replica.health.phase, replica.health.ready) == (coldstart.Phase.GONE, True)
+
+
 async def test_a_failed_cold_start_says_why(settings: Settings, tmp_path: Path) -> None:
     async with coldstart.join(tmp_path / "nothing", settings=settings, wait=False) as replica:
         with pytest.raises(coldstart.CheckpointError):
