@@ -23,6 +23,7 @@ from coldstart import config
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.group import Group, checked
+from coldstart.health import Health, health_of
 from coldstart.identity import Rank, is_id
 from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
@@ -75,6 +76,29 @@ class Replica:
         verified any more (which tensor, which chunk). Empty while nothing is wrong."""
         wired = self._session.wired
         return wired.node.source.state.why if wired else ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether the weights are here and right, so that :attr:`module` may be used; stays true after a drain."""
+        return self._session.ready.is_set() and self._session.error is None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the host takes it out of service: :meth:`drain` was called, or its block is being left."""
+        return self._session.draining
+
+    @property
+    def health(self) -> Health:
+        """How it stands, for a readiness check: quick, and without the store or a peer."""
+        wired, error = self._session.wired, self._session.error
+        return health_of(
+            self._step(),
+            verified=self.verified,
+            draining=self.draining,
+            path=wired.recorder.report().path if wired is not None else "none",
+            error=str(error or ""),
+            withheld=self.withheld,
+        )
 
     async def ready(self) -> Report:
         """Wait for SERVE; raises the ColdstartError that the cold start failed with."""
@@ -139,7 +163,7 @@ class Replica:
         if session.wired is not None:
             return session.wired.recorder.progress()
         reason = str(session.error) if session.error else ""
-        return Progress(session.phase, "", 0, 0, 0, 0.0, 0.0, 0, reason)
+        return Progress(session.phase, "", 0, 0, 0, 0.0, session.elapsed, 0, reason)
 
     @property
     def _wired(self) -> Wired:

@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
     ("instruments",),
-    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce"),
+    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
     ("joining",),
@@ -43,6 +43,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wiring",),
     ("session",),
     ("replica",),
+    ("healthchecks",),
+    ("asgi", "health_port"),
     ("testing.*",),
     ("cli.*",),
 )
@@ -54,7 +56,7 @@ PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
-    "chronicle.*",
+    "chronicle.*", "health",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

@@ -14,7 +14,7 @@ from coldstart.diagram import insert
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = "".join((ROOT / "docs" / name).read_text() for name in ("groups.md", "lending.md"))
+PAGES = "".join((ROOT / "docs" / name).read_text() for name in ("embed.md", "groups.md", "lending.md"))
 
 
 def test_the_picture_of_the_states_is_current() -> None:
