@@ -36,6 +36,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return home / "coldstart" / "links"
 
 
+@pytest.fixture(autouse=True)
+def no_file_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What whoever runs the tests has in a file must not change their course."""
+    monkeypatch.setenv("COLDSTART_CONFIG", "none")
+
+
 @pytest.fixture(scope="session")
 def write_checkpoint() -> WriteCheckpoint:
     """``write_checkpoint(directory, seed=0, mib=6, names=...)``: a directory with ``model.safetensors``."""
