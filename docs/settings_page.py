@@ -8,11 +8,18 @@ that the page is current.
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from coldstart.config import Declared, declared, names
 from coldstart.config.kinds import plain
+from coldstart.plan import Limits
+
+PACKAGE = Path(__file__).parent.parent / "coldstart"
 
 HEAD = """\
 # Settings
@@ -41,13 +48,67 @@ value comes from, too. A `Settings` that a program makes by itself is taken as i
 is read then.
 """
 
-FOOT = """\
-## What is not here
+FIXED = """\
+## Times that are not settings
 
-Limits that nobody needs to change are constants beside the code that keeps them. Plugins have variables of their own,
-such as `COLDSTART_NCCL_CTAS`; each plugin's README names them. OpenTelemetry's exporters go by its own variables
-(`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
+Every other wait, life and interval is a constant beside the code that keeps it. Those of the command line, of test
+suites and of plugins are left out.
+
+| constant | seconds | |
+|---|---:|---|"""
+
+FOOT = """
+Plugins have variables of their own, such as `COLDSTART_NCCL_CTAS`; each plugin's README names them. OpenTelemetry's
+exporters go by its own (`OTEL_EXPORTER_OTLP_ENDPOINT` and others).
 """
+
+
+class Fixed(NamedTuple):
+    """A time that nobody can set: where it is, how long in seconds, and what for."""
+
+    module: str
+    name: str
+    seconds: float
+    about: str
+
+
+def fixed() -> Iterator[Fixed]:
+    """Limits that are no settings, and every constant ``*_SECONDS`` of the package's own work."""
+    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", Limits.__doc__ or "", re.MULTILINE)
+    said = {name: re.sub(r"\s+", " ", about) for name, about in entries}
+    for name in Limits.__struct_fields__:
+        if name not in declared() and name != "floor":
+            yield Fixed("plan", f"Limits.{name}", getattr(Limits(), name), said.get(name, ""))
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if not module.startswith(("cli.", "testing.", "config.")):
+            yield from _constants(module, ast.parse(path.read_text()).body)
+
+
+def _constants(module: str, body: list[ast.stmt]) -> Iterator[Fixed]:
+    for statement, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.endswith("_SECONDS"):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name.endswith("_SECONDS"):
+                pass
+            case _:
+                continue
+        about = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            about = re.sub(r"\s+", " ", str(after.value.value))
+        yield Fixed(module, name, _product(value), about)
+
+
+def _product(value: ast.expr) -> float:
+    """``6 * 3600.0``: a number, or the product of some."""
+    match value:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _product(left) * _product(right)
+        case _:
+            raise ValueError(f"{ast.unparse(value)} is no number of seconds")
 
 
 def page() -> str:
@@ -57,16 +118,20 @@ def page() -> str:
         if each.setting.section:
             parts.append(f"## {each.setting.section}\n")
         parts.append(_entry(each))
-    parts.append(FOOT)
-    return "\n".join(parts)
+    rows = [f"| `{each.module}.{each.name}` | {plain(each.seconds)} | {_markdown(each.about)} |" for each in fixed()]
+    return "\n".join([*parts, FIXED, *rows, FOOT])
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``", "`").replace("|", "\\|")
 
 
 def _entry(each: Declared) -> str:
     kinds = {str: "text", int: "whole number", float: "number"}
-    default = f"`{plain(each.default)}`" if each.default != "" else "empty"
     unit = f" {each.setting.unit}" if each.setting.unit else ""
     ranged = f", {each.setting.range}{unit}" if each.setting.range else ""
-    facts = f"`{names.variable(each.name)}`, {kinds[each.type]}{ranged}; default {default}{unit if default != 'empty' else ''}"
+    default = f"`{plain(each.default)}`{unit}" if each.default != "" else "empty"
+    facts = f"`{names.variable(each.name)}`, {kinds[each.type]}{ranged}; default {default}"
     return f"### {each.name}\n\n{facts}\n\n{each.setting.about}\n\n*Why:* {each.setting.why}\n"
 
 
