@@ -10,7 +10,7 @@ FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet diagram \
-	clean
+	docs clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -59,8 +59,12 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 	@$(BIN)/coldstart bench fleet --workers $(FLEETS) --json > docs/fleet.json
 	@$(BIN)/python docs/fleet_page.py simulated docs/fleet.json
 
-diagram: $(READY) ## draw the README's picture of the states anew
-	@$(BIN)/python -m coldstart.diagram README.md
+diagram: $(READY) ## draw the pictures of the states anew
+	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md
+
+docs: $(READY) ## write docs/settings.md anew, and build the documentation into site/
+	@$(BIN)/python docs/settings_page.py docs/settings.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "site/index.html"
 
 $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 		plugins/coldstart-diffusers/pyproject.toml requirements-dev.txt requirements-model.txt \
@@ -87,5 +91,5 @@ $(VLLM_READY): pyproject.toml plugins/coldstart-vllm/pyproject.toml requirements
 	@touch $@
 
 clean: ## remove what was built here
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -34,7 +34,7 @@ from coldstart.telemetry import logger
 from coldstart.wiring import Wired
 
 if TYPE_CHECKING:
-    from coldstart.skeletons.assembly import Built, Module, SkeletonChoice
+    from coldstart.skeletons.assembly import Built, ChosenT, Module, SkeletonChoice
 
 
 class Replica:
@@ -148,7 +148,7 @@ class Replica:
 async def join(
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -194,7 +194,7 @@ async def join(
         ConfigError: a setting, the checkpoint, or a name is wrong.
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision)
     others = _Others(arguments.group_of(group, rank), consensus, prefer)
     async with _replica(order, worker, redis, settings, bus, on_progress, others) as replica:
         if wait:
@@ -207,7 +207,7 @@ async def lend(
     module: Module,
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -231,7 +231,7 @@ async def lend(
     given: object = module
     if given is None:  # an order without a module is one to load it
         raise ConfigError("lend was given no module", advice="load it first, or use join")
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision, module)
     async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()
         yield replica
@@ -249,7 +249,7 @@ class _Order(NamedTuple):
     """What :class:`coldstart.skeletons.assembly.Order` is made of, before torch is imported."""
 
     checkpoint: str | Path
-    skeleton: SkeletonChoice
+    skeleton: SkeletonChoice[Module]
     dtype: str
     device: str
     rank: Rank | None
