@@ -127,11 +127,9 @@ def _markdown(text: str) -> str:
 
 
 def _entry(each: Declared) -> str:
-    kinds = {str: "text", int: "whole number", float: "number"}
     unit = f" {each.setting.unit}" if each.setting.unit else ""
-    ranged = f", {each.setting.range}{unit}" if each.setting.range else ""
     default = f"`{plain(each.default)}`{unit}" if each.default != "" else "empty"
-    facts = f"`{names.variable(each.name)}`, {kinds[each.type]}{ranged}; default {default}"
+    facts = f"`{names.variable(each.name)}`: {each.wanted}; default {default}"
     return f"### {each.name}\n\n{facts}\n\n{each.setting.about}\n\n*Why:* {each.setting.why}\n"
 
 

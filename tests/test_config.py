@@ -3,13 +3,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from coldstart import config
 from coldstart.bus.limits import MAX_CROWD
 from coldstart.config import Declared, Settings
-from coldstart.config.kinds import plain
+from coldstart.config.kinds import plain, text
 from coldstart.errors import ConfigError
 from coldstart.identity import Rank
 from coldstart.plan import Limits
@@ -17,6 +18,8 @@ from coldstart.plan import Limits
 
 def text_of(each: Declared) -> str:
     """What an operator might write for a setting that is not its default."""
+    if each.choices:
+        return next(choice for choice in each.choices if choice != each.default)
     if each.type is str:
         return f"{each.name}-set"
     least, most = each.setting.least, each.setting.most
@@ -37,11 +40,11 @@ def test_without_anything_the_defaults_hold() -> None:
 
 def test_every_field_can_be_set_in_the_environment() -> None:
     assert list(EVERYTHING) == list(Settings.__struct_fields__)
-    environment = {f"COLDSTART_{field.upper()}": text for field, text in EVERYTHING.items()}
+    environment = {f"COLDSTART_{field.upper()}": given for field, given in EVERYTHING.items()}
     found = config.resolve(environ=environment)
-    for field, text in EVERYTHING.items():
+    for field, given in EVERYTHING.items():
         value = getattr(found.settings, field)
-        assert value == (text if isinstance(value, str) else float(text)), field
+        assert value == (given if isinstance(value, str) else float(given)), field
         assert value != getattr(Settings(), field)
         assert found.origins[field].name == f"COLDSTART_{field.upper()}"
 
@@ -114,6 +117,11 @@ def test_a_bad_argument_is_named_as_the_caller_wrote_it() -> None:
         config.load({"lease": "soon"}, {})
     with pytest.raises(ConfigError, match="sluts"):
         config.load({"sluts": 3}, {})
+
+
+def test_a_setting_of_few_texts_names_them() -> None:
+    each = Declared("digest", Literal["a", "b", "c"], "a", text("About.", "Why."))
+    assert (each.choices, each.wanted) == (("a", "b", "c"), "a, b or c")
 
 
 def test_transports_are_a_list_in_order() -> None:

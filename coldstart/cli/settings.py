@@ -106,7 +106,7 @@ def _explain(each: Declared, row: Row) -> None:
     say(f"{each.name} = {_text(row.value)}{unit} ({_from(row)})")
     say(f"  {each.setting.about}")
     say(f"  By default {default}: {each.setting.why}")
-    say(f"  Set it as {names.variable(each.name)}, or as {each.name} in a file; use {config.wanted(each)}.")
+    say(f"  Set it as {names.variable(each.name)}, or as {each.name} in a file; use {each.wanted}.")
 
 
 def _text(value: str | int | float) -> str:

@@ -20,7 +20,6 @@ from coldstart.config.loading import load as load
 from coldstart.config.loading import others as others
 from coldstart.config.loading import resolve as resolve
 from coldstart.config.loading import slips as slips
-from coldstart.config.loading import wanted as wanted
 from coldstart.config.names import PREFIX as PREFIX
 from coldstart.config.settings import Declared as Declared
 from coldstart.config.settings import Settings as Settings

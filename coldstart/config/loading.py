@@ -23,8 +23,6 @@ from coldstart.errors import ConfigError
 FILE: Final = f"{PREFIX}CONFIG"
 """Names the file of settings; ``none``: no file is read."""
 
-_UNITS = {"s": "seconds"}
-
 Kind = Literal["argument", "environment", "file", "default"]
 
 
@@ -112,15 +110,6 @@ def _known() -> tuple[str, ...]:
     return (*declared(), FILE.removeprefix(PREFIX).lower())
 
 
-def wanted(each: Declared) -> str:
-    """What a value of a setting must be, in words."""
-    if each.type is str:
-        return "text"
-    number = "a whole number" if each.type is int else "a number"
-    of = f" of {_UNITS.get(each.setting.unit, each.setting.unit)}" if each.setting.unit else ""
-    return f"{number}{of} from {each.setting.range} (default {plain(each.default)})"
-
-
 class _Given(NamedTuple):
     """One value as it was given; ``strict``: its type is its own, not to be read out of text."""
 
@@ -157,13 +146,17 @@ def _of_arguments(overrides: Mapping[str, object]) -> Iterator[_Given]:
 def _converted(each: Declared, given: _Given) -> object:
     """The value as the type of the setting, within its range."""
     try:
-        converted: object = msgspec.convert(given.value, each.type, strict=given.strict)
+        converted: object = msgspec.convert(given.value, type=each.type, strict=given.strict)
     except msgspec.ValidationError:
         converted = None
     if converted is None or not each.setting.admits(converted):
         shown = "***" if each.setting.secret else f"{given.value!r:.80}"
-        raise ConfigError(f"bad setting: {given.named} is {shown}", advice=f"use {wanted(each)}")
+        raise ConfigError(f"bad setting: {given.named} is {shown}", advice=f"use {each.wanted}{_default(each)}")
     return converted
+
+
+def _default(each: Declared) -> str:
+    return f" (default {plain(each.default)})" if each.default != "" else ""
 
 
 def _unknown(given: _Given) -> ConfigError:

@@ -321,12 +321,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """One field of :class:`Settings` with all that is written down about it."""
+    """One field of :class:`Settings` with all that is written down about it; ``type`` is as in the annotation."""
 
     name: str
-    type: type
+    type: object
     default: str | int | float
     setting: Setting
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that it may be, where its type is a ``Literal``; empty: any, or a number."""
+        return get_args(self.type)
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        if self.type is str:
+            return "text"
+        number = "a whole number" if self.type is int else "a number"
+        of = f" of {_UNITS.get(self.setting.unit, self.setting.unit)}" if self.setting.unit else ""
+        return f"{number}{of} from {self.setting.range}"
+
+
+_UNITS = {"s": "seconds"}
 
 
 @cache
