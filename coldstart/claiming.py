@@ -31,6 +31,7 @@ SLOT_SECONDS = 30.0
 QUEUE_SECONDS = 5.0
 """A place in line is kept for so long without asking again."""
 FIRST_SIGN = 1.0
+"""When a joiner first repeats that it is alive; most transfers are over by then."""
 SIGN_OF_LIFE = 4.0
 """A joiner says that it is alive so often; sources wait several times as long."""
 

@@ -12,11 +12,15 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from coldstart.config import Declared, declared, names
 from coldstart.config.kinds import plain
+from coldstart.modes.states import Terms
 from coldstart.plan import Limits
 
 PACKAGE = Path(__file__).parent.parent / "coldstart"
@@ -72,13 +76,23 @@ class Fixed(NamedTuple):
     about: str
 
 
+STRUCTS: tuple[tuple[str, type[msgspec.Struct]], ...] = (("plan", Limits), ("modes.states", Terms))
+"""The times of the joiner's machine and of the source's; those that are settings are left out."""
+TIMES = {
+    "claiming.FIRST_SIGN", "claiming.SIGN_OF_LIFE", "estimate.WATCH", "estimate.GAIN", "links.rates.WEEK",
+    "phases.weigh.AGAIN", "phases.weigh.PAUSE", "plan.GRACE", "voting.SEEKING",
+}  # fmt: skip
+"""Constants that are times, though not called ``*_SECONDS``."""
+
+
 def fixed() -> Iterator[Fixed]:
-    """Limits that are no settings, and every constant ``*_SECONDS`` of the package's own work."""
-    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", Limits.__doc__ or "", re.MULTILINE)
-    said = {name: re.sub(r"\s+", " ", about) for name, about in entries}
-    for name in Limits.__struct_fields__:
-        if name not in declared() and name != "floor":
-            yield Fixed("plan", f"Limits.{name}", getattr(Limits(), name), said.get(name, ""))
+    """Every time of the package's own work that is no setting."""
+    for module, struct in STRUCTS:
+        said = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", struct.__doc__ or "", re.MULTILINE))
+        for field in msgspec.structs.fields(struct):
+            if isinstance(field.default, float) and field.name not in {*declared(), "floor"}:
+                about = _line(said.get(field.name, ""))
+                yield Fixed(module, f"{struct.__name__}.{field.name}", field.default, about[:1].upper() + about[1:])
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         if not module.startswith(("cli.", "testing.", "config.")):
@@ -86,18 +100,22 @@ def fixed() -> Iterator[Fixed]:
 
 
 def _constants(module: str, body: list[ast.stmt]) -> Iterator[Fixed]:
-    for statement, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+    for statement, after in pairwise([*body, ast.Pass()]):
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.endswith("_SECONDS"):
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 pass
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name.endswith("_SECONDS"):
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 pass
             case _:
                 continue
-        about = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            about = re.sub(r"\s+", " ", str(after.value.value))
-        yield Fixed(module, name, _product(value), about)
+        if not name.endswith("_SECONDS") and f"{module}.{name}" not in TIMES:
+            continue
+        said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        yield Fixed(module, name, _product(value), _line(str(said)))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _product(value: ast.expr) -> float:
