@@ -43,7 +43,7 @@ line that names the variable, or the file, line and key. A variable that is near
 ```console
 coldstart config                                     # what holds here, and where each value comes from
 coldstart config --explain patience                  # what one of them decides, and why its default is so
-coldstart config --template > ~/.config/coldstart/config.toml
+mkdir -p ~/.config/coldstart && coldstart config --template > ~/.config/coldstart/config.toml
 COLDSTART_CONFIG=fleet.toml coldstart config slots=4 # would this be accepted?
 ```
 

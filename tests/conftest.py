@@ -37,9 +37,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(autouse=True)
-def no_file_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What whoever runs the tests has in a file must not change their course."""
+def no_file_of_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What whoever runs the tests has in a file must not change their course, nor that of the processes they start."""
     monkeypatch.setenv("COLDSTART_CONFIG", "none")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
 
 
 @pytest.fixture(scope="session")
