@@ -83,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         count(
             "Parallel connections of one pull.",
-            "One thread copies about as fast as one core can; the second one fills the link while the first digests.",
+            "Two are half as fast again as one, as measured; more of them take cores from the host.",
             least=1,
             most=64,
         ),
@@ -177,7 +177,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         count(
             "How many sources are tried before storage is read.",
-            "Three that fail in a row have a reason in common, which a fourth would share.",
+            "Three that fail in a row mostly have a reason in common, which a fourth would share.",
             least=1,
             most=100,
         ),
@@ -212,7 +212,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         seconds(
             "A rank of a group that is not heard of for so long counts as a no.",
-            "Long enough for a process that is started anew to take its place again, and for a store to fail over.",
+            "Long enough for a process that is started anew to take its place again; the others wait no longer for the dead.",
             least=0.1,
         ),
     ] = Limits().presence

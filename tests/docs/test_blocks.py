@@ -22,6 +22,7 @@ from typing import cast
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 import coldstart
@@ -107,10 +108,12 @@ def test_a_block_that_is_not_run_says_why(block: Block) -> None:
     assert not block.said or len(block.not_run) > 10, f"before {block.where} stands {block.said!r}"
 
 
-@pytest.mark.parametrize("block", blocks("json", "toml"), ids=lambda block: block.id)
+@pytest.mark.parametrize("block", blocks("json", "toml", "yaml"), ids=lambda block: block.id)
 def test_data_can_be_read(block: Block) -> None:
     if block.language == "toml":
         tomllib.loads(block.text)
+    elif block.language == "yaml":
+        assert list(yaml.safe_load_all(block.text))
     else:
         json.loads(block.text if block.text.lstrip().startswith(("{", "[")) else f"{{{block.text}}}")
 
