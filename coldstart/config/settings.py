@@ -212,7 +212,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         seconds(
             "A rank of a group that is not heard of for so long counts as a no.",
-            "Long enough for a process that is started anew to take its place again; the others wait no longer for the dead.",
+            "Long enough for a process that is started anew to take its place again, and no longer.",
             least=0.1,
         ),
     ] = Limits().presence
