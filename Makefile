@@ -12,7 +12,7 @@ FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm zoo soak bench bench-fleet plot-fleet \
-	traces diagram clean
+	traces diagram docs clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -68,8 +68,12 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 traces: $(READY) ## traces and timelines of real workers; writes docs/tracing.md
 	@$(BIN)/python docs/tracing_page.py
 
-diagram: $(READY) ## draw the README's picture of the states anew
-	@$(BIN)/python -m coldstart.diagram README.md
+diagram: $(READY) ## draw the pictures of the states anew
+	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md
+
+docs: $(READY) ## write docs/settings.md anew, and build the documentation into site/
+	@$(BIN)/python docs/settings_page.py docs/settings.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "site/index.html"
 
 $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 		plugins/coldstart-diffusers/pyproject.toml requirements-dev.txt requirements-model.txt \
@@ -103,5 +107,5 @@ $(RAY_READY): pyproject.toml requirements-ray.txt
 	@touch $@
 
 clean: ## remove what was built here
-	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

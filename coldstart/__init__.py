@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coldstart.config import Settings as Settings
+    from coldstart.config.settings import Settings as Settings
     from coldstart.errors import BusError as BusError
     from coldstart.errors import CheckpointError as CheckpointError
     from coldstart.errors import ColdstartError as ColdstartError
@@ -60,7 +60,7 @@ _HOME = {
     "Rank": "identity",
     "Replica": "replica",
     "Report": "report",
-    "Settings": "config",
+    "Settings": "config.settings",
     "SkeletonError": "errors",
     "TruthConflict": "errors",
     "UnknownPlugin": "errors",

@@ -193,6 +193,8 @@ def device_of(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(f"there is no device {name!r}", advice="use cpu or cuda:N") from error
     if device.type == "cpu":
+        if device.index:
+            raise ConfigError(f"there is no device {name!r}", advice="a host has one memory: use cpu")
         return torch.device("cpu")
     if device.type != "cuda":
         raise ConfigError(f"device {name!r} is not supported", advice="use cpu or cuda:N")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from os import getpid
@@ -19,22 +19,23 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
-from coldstart import config
+from coldstart import arguments, config
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
-from coldstart.group import Group, checked
+from coldstart.group import Group
 from coldstart.health import Health, health_of
-from coldstart.identity import Rank, is_id
+from coldstart.identity import Rank
 from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
+from coldstart.telemetry import logger
 from coldstart.wiring import Wired
 
 if TYPE_CHECKING:
-    from coldstart.skeletons.assembly import Built, Module, SkeletonChoice
+    from coldstart.skeletons.assembly import Built, ChosenT, Module, SkeletonChoice
 
 
 class Replica:
@@ -176,7 +177,7 @@ class Replica:
 async def join(
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -213,17 +214,17 @@ async def join(
         revision: separates versions that the files alone do not tell apart.
         worker: this worker's name, unique in the fleet; made from host and process id if empty.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
-        settings: everything else; read from the environment if None.
+        settings: everything else; if None, read from the environment and the file of settings (``coldstart.config``).
         bus: a bus of the caller's own instead of ``redis``; not closed here.
-        on_progress: called on the loop's thread with progress; must be quick.
+        on_progress: called on the loop's thread with progress; must be quick, and not async.
         wait: whether entering the block waits for SERVE. If not, use :meth:`Replica.ready`.
 
     Raises:
         ConfigError: a setting, the checkpoint, or a name is wrong.
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
-    others = _Others(_group(group, rank), consensus, prefer)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision)
+    others = _Others(arguments.group_of(group, rank), consensus, prefer)
     async with _replica(order, worker, redis, settings, bus, on_progress, others) as replica:
         if wait:
             await replica.ready()
@@ -235,7 +236,7 @@ async def lend(
     module: Module,
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -259,7 +260,7 @@ async def lend(
     given: object = module
     if given is None:  # an order without a module is one to load it
         raise ConfigError("lend was given no module", advice="load it first, or use join")
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision, module)
     async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()
         yield replica
@@ -273,31 +274,11 @@ class _Others(NamedTuple):
     prefer: Prefer | None = None
 
 
-def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Group | None:
-    """The group that was asked for; torchrun's where that has started us and the host tells its rank."""
-    if isinstance(asked, Group):
-        return checked(asked)
-    if asked is None and rank is None:
-        return None
-    if asked not in (None, "torchrun"):
-        raise ConfigError(f"group is {asked!r:.80}", advice='give a coldstart.Group, or "torchrun"')
-    return config.torchrun(required=asked is not None)
-
-
-def _check_texts(given: Mapping[str, object]) -> None:
-    """Torch's own objects are easily given instead, and would be another name of the same weights."""
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} is {value!r:.80}", advice="give its name, such as 'bfloat16' or 'cuda:0'")
-        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise ConfigError(f"{name} is {value!r:.80}, which is not Unicode", advice="use other letters")
-
-
 class _Order(NamedTuple):
     """What :class:`coldstart.skeletons.assembly.Order` is made of, before torch is imported."""
 
     checkpoint: str | Path
-    skeleton: SkeletonChoice
+    skeleton: SkeletonChoice[Module]
     dtype: str
     device: str
     rank: Rank | None
@@ -323,14 +304,17 @@ async def _replica(
 ) -> AsyncIterator[Replica]:
     """A replica under way; it is left, or closed after an error, when the block ends."""
     name = worker or _own_name()
-    if not is_id(name):
-        raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
+    arguments.check_path(order.checkpoint)
+    arguments.check_worker(name)
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
-    _check_texts({"dtype": order.dtype, "device": order.device, "revision": order.revision})
+    arguments.check_texts(
+        {"dtype": (order.dtype, "bfloat16"), "device": (order.device, "cuda:0"), "revision": (order.revision, "v2")}
+    )
+    arguments.check_helpers(bus, others.consensus, others.prefer, on_progress)
     if order.rank is not None:
         checked_rank(order.rank)
-    chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
+    chosen = config.checked(settings) if settings is not None else _from_surroundings(redis)
     session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
@@ -341,6 +325,16 @@ async def _replica(
             await session.close()
 
 
+def _from_surroundings(redis: str | None) -> Settings:
+    """The settings of this process; what it has misspelt among them is said, once."""
+    for given, meant in config.slips().items():
+        if given not in _told:
+            _told.add(given)
+            logger().warning("no setting of coldstart", variable=given, meant=meant)
+    return config.load({"redis": redis})
+
+
+_told: set[str] = set()
 _unnamed = itertools.count(1)
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coldstart import __version__
+from coldstart import __version__, config
 from coldstart.cli import ending, output
 from coldstart.errors import ColdstartError, ConfigError
 
@@ -58,7 +58,9 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Every setting is also an environment variable COLDSTART_<NAME>."""
+    """Every setting is also an environment variable COLDSTART_<NAME>, or a line in a file; see 'coldstart config'."""
+    for given, meant in config.slips().items():
+        output.note(f"coldstart: warning: {given} is no setting; did you mean {meant}?")
 
 
 @app.command()
@@ -266,6 +268,30 @@ def plugins(json: Json = False) -> None:
     from coldstart.cli import plugins as module
 
     module.run(json=json)
+    _be_heard()
+
+
+@app.command("config")
+def config_command(
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As if given as arguments of a program.")
+    ] = None,
+    explain: Annotated[
+        str, typer.Option("--explain", metavar="NAME", help="What this setting decides, and why its default is so.")
+    ] = "",
+    template: Annotated[
+        bool, typer.Option("--template", help="A commented file of settings to start from, on stdout.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the settings that hold, and where each comes from.
+
+    Arguments beat COLDSTART_<NAME> in the environment, which beats a file: the one that COLDSTART_CONFIG names,
+    or ~/.config/coldstart/config.toml, or /etc/coldstart/config.toml. Passwords are not shown.
+    """
+    from coldstart.cli import settings as module
+
+    module.run(given or (), explain=explain, as_template=template, json=json)
     _be_heard()
 
 

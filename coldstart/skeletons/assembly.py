@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import assert_never, cast
+from typing import TypeVar, assert_never, cast
 
 import anyio.to_thread
 import msgspec
@@ -39,7 +39,8 @@ from coldstart.transports.storage import Placement, StorageTransport, Unplaced, 
 Module = nn.Module
 """What a builder makes; named here so that the facade need not import torch."""
 
-SkeletonChoice = str | Skeleton[nn.Module] | Callable[[], nn.Module] | Callable[[Rank], nn.Module]
+ChosenT = TypeVar("ChosenT", bound=nn.Module)
+SkeletonChoice = str | Skeleton[ChosenT] | Callable[[], ChosenT] | Callable[[Rank], ChosenT]
 """A name (``auto``, ``tensors``, ``transformers``, ...), a builder, or a factory of a module, or of a rank's."""
 
 
@@ -47,7 +48,7 @@ class Order(msgspec.Struct, frozen=True):
     """What is to be built."""
 
     checkpoint: Path
-    skeleton: SkeletonChoice = "auto"
+    skeleton: SkeletonChoice[nn.Module] = "auto"
     dtype: str = ""
     device: str = "cpu"
     rank: Rank = Rank()

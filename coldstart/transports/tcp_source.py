@@ -32,6 +32,7 @@ MAX_CONNECTIONS: Final = 16
 MAX_STRANGERS: Final = 128
 """Connections that have not yet shown a secret; well above what all slots together open at once."""
 HELLO_SECONDS: Final = 2.0
+"""A connection that has not shown a grant's secret within this is a stranger's, and closed."""
 HOST_ADVICE: Final = "set the host to one address of this machine that peers can reach"
 _ACCEPT_PAUSE: Final = 0.1
 _BACKLOG: Final = 128
