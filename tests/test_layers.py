@@ -20,10 +20,11 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe", "glance"),
-    ("identity", "plan", "estimate", "links.__init__", "links.rates"),
+    ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location"),
     ("group", "scrubbing"),
     ("ports.*", "messages", "config"),
-    ("events", "registry", "headers", "policies"),
+    ("events", "registry", "policies", "shelves.__init__", "shelves.directory"),
+    ("headers",),
     ("selection",),
     ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
     ("phases.*", "modes.*"),
