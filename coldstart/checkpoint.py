@@ -99,7 +99,7 @@ def _read_model(path: Path, shelf: Shelf) -> Checkpoint:
         files=files,
         tensors=tensors,
         config=None if config is None else parse_json(config, shelf.shown(path / CONFIG)),
-        modified={file: header.modified for file, header in headers.items()},
+        modified={file: header.modified for file, header in headers.items() if header.modified},
     )
 
 

@@ -19,6 +19,7 @@ from coldstart.group import Group
 from coldstart.group import checked as checked_group
 from coldstart.plan import Limits
 from coldstart.scrubbing import Pace
+from coldstart.shelves.location import ShelfSettings
 
 PREFIX = "COLDSTART_"
 
@@ -50,7 +51,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         warn_gbps: a peer that gives less, in 10^9 bytes per second, is warned of; 0: none.
         warn_share: a transfer that reaches less of what its link has given before, from 0 to 1, is warned of; 0: none.
         cache: where the rates of links and of storage are kept from one process to the next; empty: the user's cache
-            directory; ``none``: nowhere, links are not probed, and no wait is estimated.
+            directory; ``none``: nowhere, links are not probed, and no wait is estimated. Below it are, too, the
+            configurations and tokenizers of checkpoints that are in an object store.
+        disk_cache: directory in which weights that were read from an object store are kept for the next start on this
+            machine; empty: they are not, for a peer or the store is often as quick.
+        disk_cache_gb: what that directory may take, in 10^9 bytes; the least recently used goes first.
+        store_reads: ranges of at most 8 MiB that are read from an object store at one time: one connection of such a
+            store gives some 0.1 GB/s, and so many make 1 GB/s or more. Each takes 8 MiB of memory meanwhile.
         patience, answer, connect, stall, sources, follow, share, crowd, storage_stall, whole_load, presence, drain,
             margin: see :class:`coldstart.plan.Limits`.
     """
@@ -72,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warn_gbps: float = 0.0
     warn_share: float = 0.0
     cache: str = ""
+    disk_cache: str = ""
+    disk_cache_gb: float = 100.0
+    store_reads: int = 16
     patience: float = Limits().patience
     answer: float = Limits().answer
     connect: float = Limits().connect
@@ -121,24 +131,44 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
 
     @property
+    def shelves(self) -> ShelfSettings:
+        """What reading an object store may take of this machine; it gives up before storage is said to stand still."""
+        own = self._own_directory
+        return ShelfSettings(
+            mirrors=None if own is None else own / "checkpoints",
+            cache=Path(self.disk_cache) if self.disk_cache else None,
+            cache_bytes=round(self.disk_cache_gb * 1e9),
+            reads=self.store_reads,
+            io_seconds=self.io_seconds,
+            retry_seconds=0.8 * self.storage_stall,
+        )
+
+    @property
     def links_directory(self) -> Path | None:
         """Where link rates are kept; None: nowhere, for a user without a home too."""
+        own = self._own_directory
+        return None if own is None else own / "links"
+
+    @property
+    def _own_directory(self) -> Path | None:
         if self.cache == "none":
             return None
         if self.cache:
-            return Path(self.cache) / "links"
+            return Path(self.cache)
         chosen = os.environ.get("XDG_CACHE_HOME", "")
         try:
             home = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".cache"
         except RuntimeError:
             return None
-        return home / "coldstart" / "links"
+        return home / "coldstart"
 
 
 _DAY = 86_400.0
 _RANGES: Mapping[str, tuple[float, float]] = {
     "slots": (1, 1024),
     "connections": (1, 64),
+    "disk_cache_gb": (0, 1e9),
+    "store_reads": (1, 256),
     "sources": (1, 100),
     "lend_gbps": (0, 10_000),
     "floor_gbps": (0, 10_000),

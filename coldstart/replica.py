@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from os import getpid
 from pathlib import Path
@@ -30,6 +31,7 @@ from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
+from coldstart.shelves.location import ShelfSettings
 from coldstart.wiring import Wired
 
 if TYPE_CHECKING:
@@ -275,10 +277,11 @@ class _Order(NamedTuple):
     revision: str
     loaded: Module | None = None
 
-    def build(self) -> Built:
+    def build(self, shelves: ShelfSettings) -> Built:
         """Blocks; the first call in a process imports torch."""
         assembly = import_module("coldstart.skeletons.assembly")
-        order = assembly.Order(Path(self.checkpoint), *self[1:4], self.rank or Rank(), self.revision, self.loaded)
+        rank = self.rank or Rank()
+        order = assembly.Order(self.checkpoint, *self[1:4], rank, self.revision, self.loaded, shelves)
         return cast("Built", assembly.build(order))
 
 
@@ -302,7 +305,7 @@ async def _replica(
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
+    session = Session(partial(order.build, chosen.shelves), name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)

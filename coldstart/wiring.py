@@ -22,7 +22,7 @@ from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
-from coldstart.links.mounts import mount_of
+from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
@@ -114,7 +114,7 @@ async def wire(
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
         recorder.built(anyio.current_time() - began, built.storage.reason)
         trace.identify(shard.key, str(shard))
-        mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
+        mount = await anyio.to_thread.run_sync(storage_of, built.checkpoint)
         links = Links(settings.links_directory, arena.device, rates)
         lend_trace = SourceTrace(worker, shard.key)
         resources.callback(lend_trace.end)

@@ -26,7 +26,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("events", "registry", "policies", "shelves.__init__", "shelves.directory"),
     ("headers",),
     ("selection",),
-    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
+    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts", "shelves.refusals"),
+    ("shelves.bucket", "shelves.extents"),
+    ("shelves.mirror", "shelves.cache"),
+    ("shelves.objects",),
+    ("shelves.open",),
     ("phases.*", "modes.*"),
     ("machine", "runner", "source"),
     ("bus.*", "transports.*", "kernels", "csfp1", "driver"),
@@ -52,7 +56,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "shelves.extents",
+    "shelves.location", "shelves.refusals",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -60,6 +65,7 @@ UNKNOWN_TO_PURE = {
 }  # fmt: skip
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
+    "obstore": ("shelves.bucket",),
     "redis": ("bus.connections",),
     "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*", "streams"),
     "triton": ("kernels",),

@@ -11,8 +11,9 @@ from typing import Protocol
 class Opened(Protocol):
     """One file that is being read.
 
-    ``modified`` is the time of its last write in ns, as it was before anything was read. ``checksum`` is the store's
-    own word for the content: equal ones stand for equal bytes. It is empty where the store has none, as a file system.
+    ``modified`` is the time of its last write in ns, as it was before anything was read; 0: not known.
+    ``checksum`` is the store's own word for the content: equal ones stand for equal bytes. It is empty where the
+    store has none, as a file system.
     """
 
     @property
