@@ -141,6 +141,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             reads=self.store_reads,
             io_seconds=self.io_seconds,
             retry_seconds=0.8 * self.storage_stall,
+            allow_http=_http_is_allowed(),
         )
 
     @property
@@ -266,6 +267,12 @@ def _count(environment: Mapping[str, str], name: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"{name} is {text!r}, which is not a number", advice="it is torchrun's to set")
     return int(text)
+
+
+def _http_is_allowed() -> bool:
+    """Whether an object store may be reached without TLS, by object_store's own variables."""
+    names = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in names)
 
 
 def otlp_endpoint() -> str:

@@ -54,6 +54,7 @@ class Bucket:
     def __init__(self, url: StoreUrl, settings: ShelfSettings) -> None:
         self._url = url
         client: ClientConfig = {
+            "allow_http": settings.allow_http,
             "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
             "read_timeout": timedelta(seconds=settings.io_seconds),
             "timeout": timedelta(seconds=_REQUEST_SECONDS),

@@ -55,6 +55,7 @@ class ShelfSettings(msgspec.Struct, frozen=True, kw_only=True):
         reads: ranges that are read at one time, each of at most 8 MiB.
         io_seconds: a connection on which nothing moves for so long is dead.
         retry_seconds: a request is not tried again when so much time has passed since it was first made.
+        allow_http: whether an endpoint may be one without TLS.
     """
 
     mirrors: Path | None = None
@@ -63,6 +64,7 @@ class ShelfSettings(msgspec.Struct, frozen=True, kw_only=True):
     reads: int = 16
     io_seconds: float = 10.0
     retry_seconds: float = 24.0
+    allow_http: bool = False
 
 
 def located(checkpoint: str | Path) -> Path | StoreUrl:
