@@ -30,6 +30,8 @@ _CONNECT_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 600.0
 """Of one request in all; one on which nothing moves ends long before."""
 _RETRIES: Final = 10
+_LISTINGS: Final = 4
+"""A listing that breaks off is made anew: of all requests that is the one which obstore does not repeat."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -72,12 +74,21 @@ class Bucket:
 
     def list(self, most: int) -> Sequence[Stored]:
         """What is below the URL's key, sorted; one more than ``most`` if there are more."""
-        found: list[Stored] = []
         with self._told():
-            for some in obstore.list(self._store, self._url.key or None):
-                found.extend(_stored(meta) for meta in some)
-                if len(found) > most:
-                    break
+            for left in reversed(range(_LISTINGS)):
+                try:
+                    return self._list(most)
+                except exceptions.GenericError as error:
+                    if not left or "response body" not in str(error):
+                        raise
+        raise AssertionError("the last listing returns or raises")
+
+    def _list(self, most: int) -> Sequence[Stored]:
+        found: list[Stored] = []
+        for some in obstore.list(self._store, self._url.key or None):
+            found.extend(_stored(meta) for meta in some)
+            if len(found) > most:
+                break
         return sorted(found, key=lambda each: each.key)[: most + 1]
 
     def stat(self, key: str) -> Stored | None:

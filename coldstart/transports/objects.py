@@ -23,7 +23,7 @@ from coldstart.ports import Grant, Landed, Memory, Traits
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
 from coldstart.transports.placement import Placement
-from coldstart.transports.reads import Read, Request, joined, planned, selected
+from coldstart.transports.reads import READ_BYTES, Read, Request, joined, planned, selected
 from coldstart.transports.threads import in_thread
 
 TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
@@ -57,11 +57,11 @@ class ObjectTransport:
         """
         reads: list[Read] = []
         for span in spans:
-            found = planned(into.layout.pieces(span), span, self._placement)
+            found = planned(into.layout.pieces(span), span, self._placement, READ_BYTES)
             reads.extend(found)
             if not found and span.length:
                 landed(span)  # padding only
-        pull = _Pull(self._prefix, joined(reads), into, landed)
+        pull = _Pull(self._prefix, joined(reads, READ_BYTES), into, landed)
         self._pulls.add(pull)
         try:
             await pull.run()

@@ -53,9 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     reads: tuple[Read, ...]
 
 
-def planned(
-    pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int = READ_BYTES
-) -> list[Read]:
+def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
     """The reads of one span, in stream order; their ``landed`` spans tile it."""
     groups = list(_grouped(pieces, placement, read_bytes))
     starts = [span.offset, *(group[0].offset for group in groups[1:])]
@@ -101,7 +99,7 @@ def _continues(group: Sequence[Piece], piece: Piece, placement: Placement, read_
     )
 
 
-def joined(reads: Iterable[Read], most: int = READ_BYTES) -> list[Request]:
+def joined(reads: Iterable[Read], most: int) -> list[Request]:
     """``reads`` in the order of the files, those that touch each other as one request of up to ``most`` bytes."""
     requests: list[Request] = []
     group: list[Read] = []
