@@ -31,7 +31,7 @@ from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
-from coldstart.shelves.location import ShelfSettings
+from coldstart.shelves.location import ShelfSettings, located
 from coldstart.wiring import Wired
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ async def join(
     Args:
         checkpoint: directory with safetensors (one file or sharded) and, for ``transformers`` and
             ``diffusers``, ``config.json``; a pipeline's directory with ``model_index.json``; or one
-            safetensors file.
+            safetensors file. On this machine, or in an object store by its URL (``s3://``, ``gs://``, ``az://``).
         skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
             if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
@@ -301,6 +301,7 @@ async def _replica(
         raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
+    located(order.checkpoint)  # a URL that is none is said before torch is imported
     _check_texts({"dtype": order.dtype, "device": order.device, "revision": order.revision})
     if order.rank is not None:
         checked_rank(order.rank)

@@ -37,9 +37,9 @@ class CachedFile:
 
     def __init__(self, directory: Path, size: int, *, full: bool) -> None:
         self.path = directory / "data"
-        self._directory, self._full = directory, full
+        self._directory, self._size, self._full = directory, size, full
         self._lock = threading.Lock()
-        self._have = _read_have(directory)
+        self._have = _read_have(directory, size)
         self._fresh = 0
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found = os.fstat(self._descriptor).st_size
@@ -92,7 +92,8 @@ class CachedFile:
         with suppress(OSError):  # the bytes are used in any case; the next start reads them again
             os.fdatasync(self._descriptor)
             with _locked(self._directory / "write", fcntl.LOCK_EX):
-                _replace(self._directory / "have", msgspec.json.encode(union(have, _read_have(self._directory))))
+                known = union(have, _read_have(self._directory, self._size))
+                _replace(self._directory / "have", msgspec.json.encode(known))
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -202,13 +203,14 @@ def _taken(home: Path) -> int:
         return 0
 
 
-def _read_have(home: Path) -> Extents:
-    """What the file says; one that is damaged says nothing."""
+def _read_have(home: Path, size: int) -> Extents:
+    """What the file says of an object of ``size`` bytes; one that is damaged says nothing."""
     try:
         with (home / "have").open("rb") as file:
-            return union(msgspec.json.decode(file.read(_MAX_HAVE_BYTES), type=list[tuple[int, int]]))
+            have = union(msgspec.json.decode(file.read(_MAX_HAVE_BYTES), type=list[tuple[int, int]]))
     except (OSError, msgspec.DecodeError):
         return ()
+    return have if all(0 <= start and end <= size for start, end in have) else ()
 
 
 def _replace(path: Path, data: bytes) -> None:
