@@ -210,7 +210,7 @@ def _read_have(home: Path, size: int) -> Extents:
             have = union(msgspec.json.decode(file.read(_MAX_HAVE_BYTES), type=list[tuple[int, int]]))
     except (OSError, msgspec.DecodeError):
         return ()
-    return have if all(0 <= start and end <= size for start, end in have) else ()
+    return have if all(start >= 0 and end <= size for start, end in have) else ()
 
 
 def _replace(path: Path, data: bytes) -> None:

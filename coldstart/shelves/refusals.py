@@ -70,8 +70,9 @@ def _code(words: str) -> str:
 
 
 def _line(words: str) -> str:
-    """The library's first line; what follows a question mark in a URL may be a signature."""
+    """The library's first line, without its settings; what follows a question mark in a URL may be a signature."""
     line = " ".join(words.partition("Debug source:")[0].split())
+    line = re.sub(r"^Generic \w+ error: |, max_retries: \d+, retry_timeout: \w+ ", "", line)
     line = re.sub(r"\?\S*", "", re.sub(r"<[^>]*>", " ", line))
     line = "".join(letter for letter in line if letter.isprintable())
     return line if len(line) <= _MOST else line[: _MOST - 3] + "..."

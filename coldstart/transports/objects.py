@@ -94,15 +94,16 @@ class _Pull:
                         request = self._queue.popleft()
                         file = cached.get(request.file)
                         end = request.offset + request.length
-                        if file is not None and file.has(request.offset, end):
-                            await in_thread(partial(self._copy, request, file, None))
-                        else:
+                        data: memoryview | None = None
+                        if file is None or not file.has(request.offset, end):
                             stored = self._prefix.objects[request.file]
                             data = await bucket.fetch(stored, request.offset, request.length)
-                            await in_thread(partial(self._copy, request, file, data))
-                            del data
+                        await in_thread(partial(self._copy, request, file, data))
                         for read in request.reads:
                             self._landed(read.landed)
+                        if file is not None and data is not None:  # after it has landed: the disk may be slow
+                            await in_thread(partial(file.write, request.offset, data))
+                        del data
                 except Exception as error:
                     self.stop(error)
 
@@ -137,7 +138,7 @@ class _Pull:
         return await in_thread(take)
 
     def _copy(self, request: Request, file: CachedFile | None, data: memoryview | None) -> None:
-        """Into the target, from ``data`` or else from the cache; ``data`` is then kept there."""
+        """Into the target, from ``data`` or else from the cache."""
         at = 0
         for read in request.reads:
             with self._into.writing(read.target) as views:
@@ -148,5 +149,3 @@ class _Pull:
                     elif file is not None:
                         file.read(request.offset + at, view)
                     at += len(view)
-        if data is not None and file is not None:
-            file.write(request.offset, data)
