@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from coldstart.checkpoint import read_checkpoint
 from coldstart.errors import CheckpointError
+from coldstart.links.mounts import mount_of, storage_of
 from coldstart.ports import Checkpoint
 from coldstart.shelves import mirror, objects
 from coldstart.shelves.location import ShelfSettings
@@ -64,6 +65,10 @@ class TestHeaders:
         assert relative(found.checkpoint) == relative(read_checkpoint(directory))
         assert (found.name, found.checkpoint.origin) == ("model", store.url)
         assert find(Path(store.url), settings).checkpoint == found.checkpoint  # a Path has one slash less
+
+    def test_its_rate_is_remembered_by_the_bucket(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
+        assert storage_of(find(store.url, settings).checkpoint) == f"s3://{BUCKET}"
+        assert storage_of(read_checkpoint(directory)) == mount_of(directory)
 
     def test_of_the_weights_no_byte_is_read_but_the_header(
         self, store: Store, directory: Path, settings: ShelfSettings
