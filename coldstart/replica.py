@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from os import getpid
 from pathlib import Path
@@ -31,6 +32,7 @@ from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
+from coldstart.shelves.location import ShelfSettings, located
 from coldstart.telemetry import logger
 from coldstart.wiring import Wired
 
@@ -197,7 +199,7 @@ async def join(
     Args:
         checkpoint: directory with safetensors (one file or sharded) and, for ``transformers`` and
             ``diffusers``, ``config.json``; a pipeline's directory with ``model_index.json``; or one
-            safetensors file.
+            safetensors file. On this machine, or in an object store by its URL (``s3://``, ``gs://``, ``az://``).
         skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
             if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
@@ -285,10 +287,11 @@ class _Order(NamedTuple):
     revision: str
     loaded: Module | None = None
 
-    def build(self) -> Built:
+    def build(self, shelves: ShelfSettings) -> Built:
         """Blocks; the first call in a process imports torch."""
         assembly = import_module("coldstart.skeletons.assembly")
-        order = assembly.Order(Path(self.checkpoint), *self[1:4], self.rank or Rank(), self.revision, self.loaded)
+        rank = self.rank or Rank()
+        order = assembly.Order(self.checkpoint, *self[1:4], rank, self.revision, self.loaded, shelves)
         return cast("Built", assembly.build(order))
 
 
@@ -308,6 +311,7 @@ async def _replica(
     arguments.check_worker(name)
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
+    located(order.checkpoint)  # a URL that is none is said before torch is imported
     arguments.check_texts(
         {"dtype": (order.dtype, "bfloat16"), "device": (order.device, "cuda:0"), "revision": (order.revision, "v2")}
     )
@@ -315,7 +319,7 @@ async def _replica(
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else _from_surroundings(redis)
-    session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
+    session = Session(partial(order.build, chosen.shelves), name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)

@@ -23,7 +23,7 @@ from coldstart.group import Group
 from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
-from coldstart.links.mounts import mount_of
+from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.node import Means, Node, Policy
@@ -119,7 +119,7 @@ async def wire(
         recorder.built(anyio.current_time() - began, built.storage.reason)
         me = Worker(worker, secrets.token_hex(6))
         trace.identify(shard, me.incarnation, arena.layout, began, group)
-        mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
+        mount = await anyio.to_thread.run_sync(storage_of, built.checkpoint)
         links = Links(settings.links_directory, arena.device, rates)
         metrics = JoinerMetrics(measured, str(shard), recorder.report, transports, floors)
         lend_trace = SourceTrace(worker, shard.key, trace.context)

@@ -20,12 +20,17 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe", "glance"),
-    ("identity", "plan", "estimate", "links.__init__", "links.rates"),
+    ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location"),
     ("group", "scrubbing"),
     ("ports.*", "messages", "config.*"),
-    ("events", "registry", "headers", "policies", "hashing"),
+    ("events", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory"),
+    ("headers",),
     ("selection",),
-    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts"),
+    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts", "shelves.refusals"),
+    ("shelves.bucket", "shelves.extents"),
+    ("shelves.mirror", "shelves.cache"),
+    ("shelves.objects",),
+    ("shelves.open",),
     ("phases.*", "modes.*"),
     ("machine", "runner", "source"),
     ("chronicle.*",),
@@ -57,6 +62,7 @@ PURE = (
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
+    "shelves.extents", "shelves.location", "shelves.refusals",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -64,6 +70,7 @@ UNKNOWN_TO_PURE = {
 }  # fmt: skip
 
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
+    "obstore": ("shelves.bucket",),
     "redis": ("bus.connections",),
     "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*", "streams"),
     "triton": ("kernels",),

@@ -65,7 +65,12 @@ def _root(
 
 @app.command()
 def worker(
-    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|URL", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     redis: Redis = None,
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
@@ -122,7 +127,12 @@ def worker(
 
 @app.command()
 def inspect(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
     ] = "auto",

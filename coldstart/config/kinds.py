@@ -12,6 +12,7 @@ import msgspec
 DAY = 86_400.0
 LEAST_SECONDS = 0.001
 MOST_GBPS = 10_000.0
+MOST_GB = 1e9
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,11 @@ def seconds(about: str, why: str, *, least: float = LEAST_SECONDS, section: str 
 def gbps(about: str, why: str, *, section: str = "") -> Setting:
     """A rate in 10^9 bytes per second."""
     return Setting(about=about, why=why, unit="GB/s", least=0, most=MOST_GBPS, section=section)
+
+
+def amount(about: str, why: str, *, section: str = "") -> Setting:
+    """Memory or disk in 10^9 bytes."""
+    return Setting(about=about, why=why, unit="GB", least=0, most=MOST_GB, section=section)
 
 
 def ratio(about: str, why: str, *, least: float = 0, section: str = "") -> Setting:

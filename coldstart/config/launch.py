@@ -1,4 +1,4 @@
-"""What those who started this process say of it: torchrun's place among ranks, OpenTelemetry's exporters.
+"""What those who started this process say of it: torchrun's place among ranks, OpenTelemetry's exporters, object_store's
 
 Decides how variables that are not ours are read. Our own settings are in ``settings.py``.
 """
@@ -54,6 +54,12 @@ def _count(environment: Mapping[str, str], name: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"{name} is {text!r}, which is not a number", advice="it is torchrun's to set")
     return int(text)
+
+
+def http_is_allowed() -> bool:
+    """Whether an object store may be reached without TLS, by object_store's own variables."""
+    names = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
+    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in names)
 
 
 def otlp_endpoint(signal: Signal = "traces") -> str:

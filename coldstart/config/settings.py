@@ -14,10 +14,11 @@ from typing import Annotated, get_args, get_type_hints
 
 import msgspec
 
-from coldstart.config import places
-from coldstart.config.kinds import Setting, count, gbps, ratio, seconds, text
+from coldstart.config import launch, places
+from coldstart.config.kinds import Setting, amount, count, gbps, ratio, seconds, text
 from coldstart.plan import Limits
 from coldstart.scrubbing import Pace
+from coldstart.shelves.location import ShelfSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -261,10 +262,38 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         text(
             "Where the rates of links and of storage are kept from one process to the next. Empty: the user's cache "
-            "directory. `none`: nowhere; links are not probed, and no wait is estimated.",
+            "directory. `none`: nowhere; links are not probed, and no wait is estimated. Configurations and tokenizers of "
+            "checkpoints in object stores are kept there, too.",
             "What one process has measured is worth a week of better choices to the next.",
         ),
     ] = ""
+
+    disk_cache: Annotated[
+        str,
+        text(
+            "Directory in which weights that were read from an object store are kept for the next start on this "
+            "machine. Empty: they are not.",
+            "A peer or the store is often as quick.",
+            section="Object stores",
+        ),
+    ] = ""
+    disk_cache_gb: Annotated[
+        float,
+        amount(
+            "What that directory may take; the least recently used goes first.",
+            "A few large models, and far less than a GPU machine's disk.",
+        ),
+    ] = 100.0
+    store_reads: Annotated[
+        int,
+        count(
+            "Ranges of at most 8 MiB that are read from an object store at one time. Each takes 8 MiB of memory "
+            "meanwhile.",
+            "One connection of such a store gives some 0.1 GB/s, and so many make 1 GB/s or more.",
+            least=1,
+            most=256,
+        ),
+    ] = 16
 
     warn_gbps: Annotated[
         float,
@@ -327,12 +356,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return places.expanded(self.directory) if self.directory else places.runtime()
 
     @property
+    def shelves(self) -> ShelfSettings:
+        """What reading an object store may take of this machine; it gives up before storage is said to stand still."""
+        own = self._own_directory
+        return ShelfSettings(
+            mirrors=None if own is None else own / "checkpoints",
+            cache=places.expanded(self.disk_cache) if self.disk_cache else None,
+            cache_bytes=round(self.disk_cache_gb * 1e9),
+            reads=self.store_reads,
+            io_seconds=self.io_seconds,
+            retry_seconds=0.8 * self.storage_stall,
+            allow_http=launch.http_is_allowed(),
+        )
+
+    @property
     def links_directory(self) -> Path | None:
         """Where link rates are kept; None: nowhere, for a user without a home too."""
+        own = self._own_directory
+        return None if own is None else own / "links"
+
+    @property
+    def _own_directory(self) -> Path | None:
         if self.cache == "none":
             return None
-        home = places.expanded(self.cache) if self.cache else places.cache()
-        return home / "links" if home is not None else None
+        return places.expanded(self.cache) if self.cache else places.cache()
 
 
 class Declared(msgspec.Struct, frozen=True):

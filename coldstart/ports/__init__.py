@@ -38,6 +38,8 @@ from coldstart.ports.digests import BatchDigester as BatchDigester
 from coldstart.ports.digests import Digester as Digester
 from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
+from coldstart.ports.shelves import Opened as Opened
+from coldstart.ports.shelves import Shelf as Shelf
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
 from coldstart.ports.skeletons import Leaving as Leaving
