@@ -131,7 +131,8 @@ class Claiming:
         worker = self._station.worker.name
         here = Here(worker, self._place.host, self._place.rack, have, self._place.rates())
         try:
-            return heard(self._prefer, here, await bus.adverts(self._station.key))
+            adverts = [advert for advert in await bus.adverts(self._station.key) if not advert.unproven]
+            return heard(self._prefer, here, adverts)
         except BusError:
             raise
         except Exception as error:  # an operator's function may raise anything
@@ -143,6 +144,7 @@ class Claiming:
         if isinstance(outcome, Granted) and transfer.granted:
             return  # a letter has said so before
         self.post(await self._event_of(outcome, attempt, transfer))
+        self._doubt_advert(attempt, transfer.source)
         if transfer.source is None and not transfer.waiting:
             self._transfers.pop(attempt, None)
         # Whoever stands in line asks again, and a source may be faster than that answer, too.
@@ -157,6 +159,7 @@ class Claiming:
                 transfer.waiting = False
                 if not transfer.granted:
                     self.post(self._taken(outcome, attempt, transfer))
+                    self._doubt_advert(attempt, transfer.source)
                     early, transfer.early = transfer.early or (), None
                     for letter in early:
                         self._hear(attempt, transfer, letter)
@@ -167,6 +170,11 @@ class Claiming:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
         rate = self._rate_from((outcome.source.host,))
         return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped, outcome.part, rate)
+
+    def _doubt_advert(self, attempt: int, source: Advert | None) -> None:
+        """Nobody waits for the answer of a source whose advert is not proven."""
+        if source is not None and source.unproven:
+            self.post(events.OfferRefused(attempt, source.unproven))
 
     def _rate_from(self, hosts: Sequence[str]) -> float:
         """The best that any link from ``hosts`` has given; 0: not known."""

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -31,6 +32,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             Valkey of this machine; ``none``: no coordination, storage only.
         host: address at which peers reach this worker; empty: the one that routes to the store.
         namespace: prefix of all keys, to share a store between fleets.
+        redis_ca: file of the certificates by which the store is trusted (``rediss://``); empty: the system's.
+        redis_cert, redis_cert_key: files of our own certificate and its key, where the store asks for one.
+        keys: file of the fleet's keys (``coldstart keys new``), read again when it changes: every message is then
+            authenticated, and workers without the keys exchange nothing with this one. Empty: nothing is
+            authenticated, for networks and stores that only the fleet can reach.
+        digest: ``csfp1`` finds faults; ``blake3`` and ``blake2b`` are keyed (a ``digest`` line in ``keys``) and also
+            stand against somebody who chooses bytes. Fleets with different ones exchange nothing.
         directory: where the embedded Valkey lives; empty: the user's runtime directory.
         transports: comma-separated names in order of preference; empty: all that are usable,
             the quicker kind of link first.
@@ -58,6 +66,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redis: str = ""
     host: str = ""
     namespace: str = "cs"
+    redis_ca: str = ""
+    redis_cert: str = ""
+    redis_cert_key: str = ""
+    keys: str = ""
+    digest: Literal["csfp1", "blake3", "blake2b"] = "csfp1"
     directory: str = ""
     transports: str = ""
     rack: str = ""

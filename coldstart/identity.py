@@ -147,9 +147,13 @@ class Truth(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
-def lineage(layout: Layout, algorithm: str) -> str:
-    """32 hex digits: equal where layout and digest algorithm are, so that a truth of one means something to another."""
-    return hashlib.blake2b(msgspec.msgpack.encode((layout.digest, algorithm)), digest_size=16).hexdigest()
+def lineage(layout: Layout, algorithm: str, *, sealed: bool = False) -> str:
+    """32 hex digits: equal where layout and digest algorithm are, so that a truth of one means something to another.
+
+    Workers with keys (``sealed``) and without have different ones: neither could believe the other.
+    """
+    words = (layout.digest, algorithm, *(("sealed",) if sealed else ()))
+    return hashlib.blake2b(msgspec.msgpack.encode(words), digest_size=16).hexdigest()
 
 
 MAX_TRUTH_BYTES = 64 * 1024 * 1024

@@ -7,6 +7,7 @@ never in its way: when the bus is down or slow, entries are dropped and counted.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import anyio
 import msgspec
@@ -15,6 +16,7 @@ from coldstart.errors import BusError
 from coldstart.machine import phase_of
 from coldstart.phases.states import Phase, State
 from coldstart.ports import Bus
+from coldstart.refusals import Refusals
 from coldstart.runner import Entry
 
 LATER_SECONDS = 0.05
@@ -44,13 +46,16 @@ class Line(msgspec.Struct, frozen=True):
     chunks: int
     effects: tuple[str, ...]
     reason: str = ""
+    refused: Mapping[str, int] = {}
+    """How much was not believed so far, by reason, where the fleet has keys."""
 
 
 class Journal:
     """Observes a joiner and writes its changes of state to ``bus``."""
 
-    def __init__(self, bus: Bus, shard: str, worker: str) -> None:
+    def __init__(self, bus: Bus, shard: str, worker: str, refusals: Refusals | None = None) -> None:
         self._bus, self._shard, self._worker = bus, shard, worker
+        self._refusals = refusals or Refusals()
         self._lines: list[Line] = []
         self._begun, self._ended = anyio.Event(), anyio.Event()
         self.dropped = 0
@@ -73,6 +78,7 @@ class Journal:
             chunks=journey.total,
             effects=tuple(type(effect).__name__ for effect in entry.effects),
             reason=journey.detours[-1] if new_detour else "",
+            refused=self._refusals.counts(),
         )
         if len(self._lines) == KEPT:
             self.dropped += 1

@@ -20,8 +20,8 @@ PACKAGE = ROOT / "coldstart"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe", "glance"),
-    ("identity", "plan", "estimate", "links.__init__", "links.rates"),
-    ("group", "scrubbing"),
+    ("identity", "plan", "estimate", "links.__init__", "links.rates", "refusals"),
+    ("group", "scrubbing", "seals"),
     ("ports.*", "messages", "config"),
     ("events", "registry", "headers", "policies"),
     ("selection",),
@@ -33,6 +33,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
+    ("keyring", "signing"),
+    ("membership",),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
     ("claiming", "connections", "inspecting", "probing"),
     ("lending",),
@@ -51,7 +53,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies",
+    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "seals",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

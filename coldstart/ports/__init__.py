@@ -36,6 +36,7 @@ from coldstart.ports.digests import BatchDigester as BatchDigester
 from coldstart.ports.digests import Digester as Digester
 from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
+from coldstart.ports.signing import Signer as Signer
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
 from coldstart.ports.skeletons import Leaving as Leaving

@@ -127,8 +127,14 @@ class Bus(Protocol):
         """
         ...
 
-    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
-        """Publish once; returns the roots known after it: ``(root,)``, or several in a conflict."""
+    async def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
+        """Publish once; returns the roots known after it: ``(root,)``, or several in a conflict.
+
+        Args:
+            again: replace a record that stands under the same root: nobody believes it any more.
+        """
         ...
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None: ...
@@ -174,6 +180,10 @@ class Bus(Protocol):
 
     async def adverts(self, shard: str) -> Sequence[Advert]:
         """Live adverts of a shard, with slots in use."""
+        ...
+
+    async def time(self) -> float:
+        """Seconds on the store's clock, since whenever it counts from."""
         ...
 
     async def aclose(self) -> None: ...

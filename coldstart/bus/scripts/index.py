@@ -1,4 +1,4 @@
-"""Scripts about the index of shards: one key of the whole namespace, in a cluster slot of its own."""
+"""Scripts about the whole namespace: the index of shards, which is one key in a cluster slot of its own; the clock."""
 
 from __future__ import annotations
 
@@ -18,5 +18,12 @@ SHARDS = on_namespace(
     "shards",
     """
 return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (now - SHARD_MS), '+inf')
+""",
+)
+
+TIME = on_namespace(
+    "time",
+    """
+return clock
 """,
 )
