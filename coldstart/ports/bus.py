@@ -158,7 +158,10 @@ class Bus(Protocol):
     async def listen(
         self, shard: str, inbox: str, cursor: Cursor, seconds: float, *, fleet: bool = True
     ) -> Heard:
-        """Wait up to ``seconds`` for letters or, with ``fleet``, a fleet change. One listener per bus object."""
+        """Wait up to ``seconds`` for letters or, with ``fleet``, a fleet change. One listener per bus object.
+
+        Letters that were given out before may be left out of what an older cursor brings.
+        """
         ...
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:

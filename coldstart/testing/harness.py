@@ -22,6 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.bus.sealed import SealedBus
 from coldstart.effects import Advertise
 from coldstart.errors import BusError
 from coldstart.events import AdvertFailed, Advertised
@@ -307,6 +308,7 @@ class Fleet:
         memory = Target(layout)
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
+        sealed = isinstance(bus, SealedBus)
         wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
         shard = SHARD if group is None else Shard(SHARD.model, group.tensor_parallel)
         recorder = Recorder(name, shard.key, str(shard), layout, anyio.current_time())
@@ -340,7 +342,7 @@ class Fleet:
                 replace_memory or memory.quarantine,
                 mount=MOUNT,
             ),
-            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
+            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered, sealed=sealed),
             Policy(limits or self._limits, slots, prefer=prefer),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),
