@@ -1,7 +1,8 @@
 """What makes a worker a member of a fleet that shares keys: it seals, signs, and counts those who cannot.
 
 Decides that all of it hangs on one setting: with a file of keys everything is sealed and signed, without one
-nothing is. It must not know what is sealed (``bus/sealed.py``) nor what keys look like (``keyring.py``).
+nothing is; and which digest is computed. It must not know what is sealed (``bus/sealed.py``) nor what keys look
+like (``keyring.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import anyio.to_thread
 from coldstart.bus.notary import Notary
 from coldstart.bus.sealed import SealedBus
 from coldstart.config import Settings
-from coldstart.keyring import Keyring
-from coldstart.ports import Bus
+from coldstart.errors import ConfigError
+from coldstart.keyed import KeyedDigester
+from coldstart.keyring import Keyring, read
+from coldstart.ports import Bus, Digester
 from coldstart.refusals import Refusals
 from coldstart.signing import FleetSigner
 from coldstart.telemetry import logger
@@ -50,6 +53,24 @@ class Membership:
 
     def _tell(self, reason: str, words: str, count: int) -> None:
         logger().warning("not believed", reason=reason, what=words[:300], count=count, reader=self._sender)
+
+
+def digester(settings: Settings) -> Digester | None:
+    """The keyed digester that the settings ask for; None: the usual one. Blocks.
+
+    Raises:
+        ConfigError: there is no key for it.
+        PluginUnavailable: its library is not installed.
+    """
+    if settings.digest == "csfp1":
+        return None
+    key = read(Path(settings.keys)).digest if settings.keys else None
+    if key is None:
+        raise ConfigError(
+            f"COLDSTART_DIGEST={settings.digest} needs a digest key in the file of keys (COLDSTART_KEYS)",
+            advice="make both with: coldstart keys new FILE",
+        )
+    return KeyedDigester(settings.digest, key)
 
 
 async def membership(settings: Settings, sender: str) -> Membership:

@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from os import getpid
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
-from coldstart import config
+from coldstart import config, membership
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.group import Group, checked
@@ -275,10 +276,12 @@ class _Order(NamedTuple):
     revision: str
     loaded: Module | None = None
 
-    def build(self) -> Built:
+    def build(self, settings: Settings) -> Built:
         """Blocks; the first call in a process imports torch."""
+        digester = membership.digester(settings)
         assembly = import_module("coldstart.skeletons.assembly")
-        order = assembly.Order(Path(self.checkpoint), *self[1:4], self.rank or Rank(), self.revision, self.loaded)
+        rank = self.rank or Rank()
+        order = assembly.Order(Path(self.checkpoint), *self[1:4], rank, self.revision, self.loaded, digester)
         return cast("Built", assembly.build(order))
 
 
@@ -302,7 +305,7 @@ async def _replica(
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
+    session = Session(partial(order.build, chosen), name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)

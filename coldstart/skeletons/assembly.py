@@ -29,7 +29,7 @@ from coldstart.glance import Watch
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
-from coldstart.ports import Answering, Checkpoint, Landed, Leaving, Probe, Probing, Rank, Receiving, Skeleton
+from coldstart.ports import Answering, Checkpoint, Digester, Landed, Leaving, Probe, Probing, Rank, Receiving, Skeleton
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
@@ -54,6 +54,8 @@ class Order(msgspec.Struct, frozen=True):
     revision: str = ""
     loaded: nn.Module | None = None
     """A module that somebody else has loaded; it is lent where it lies."""
+    digester: Digester | None = None
+    """Another one than the usual."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Built(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     shard: Shard
     arena: Arena | InPlace
-    digester: ChunkDigester
+    digester: Digester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
     watch: Watch | None
@@ -138,9 +140,10 @@ def build(order: Order) -> Built:
     """
     checkpoint = read_checkpoint(order.checkpoint)
     skeleton = _skeleton(order, checkpoint)
-    digester = ChunkDigester()
+    digester = order.digester or ChunkDigester()
     device = str(device_of(order.device))
-    if device != "cpu":  # a kernel takes a second or two to make ready; the skeleton is built meanwhile
+    if device != "cpu" and isinstance(digester, ChunkDigester):
+        # A kernel takes a second or two to make ready; the skeleton is built meanwhile.
         Thread(target=digester.prepare, args=(device,), daemon=True).start()
     module = skeleton.build(checkpoint, order.rank, order.device)
     carried = dict(skeleton.carried(module))
@@ -191,7 +194,7 @@ def _in_place(
     skeleton: Skeleton[nn.Module],
     checkpoint: Checkpoint,
     wanted: Mapping[str, object],
-    digester: ChunkDigester,
+    digester: Digester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
     memory = in_place(module, wanted, order.device)
