@@ -2,8 +2,8 @@
 
 Decides what such a file looks like and who may be able to read it, and makes new ones. One key a line::
 
-    sign   20261130-1f2e3d4c  <64 hexadecimal digits>    # the first one signs, all of them are believed
-    digest 20261130-9a8b7c6d  <64 hexadecimal digits>    # for COLDSTART_DIGEST=blake3, one at most
+    sign   20261130T190000123456-1f2e  <64 hexadecimal digits>    # the first one signs, all of them are believed
+    digest 20261130T190000123457-9a8b  <64 hexadecimal digits>    # for COLDSTART_DIGEST=blake3, one at most
 
 A key never stands in a setting or on a command line, where other processes can read it, nor in an error. What
 keys are used for is decided in ``seals.py`` and ``keyed.py``.
@@ -87,8 +87,8 @@ def parse(text: str, path: Path) -> Keys:
 
 
 def made(now: datetime | None = None) -> Key:
-    """A new key, named by the day and by chance."""
-    return Key(f"{now or datetime.now(UTC):%Y%m%d}-{secrets.token_hex(4)}", secrets.token_bytes(SECRET_BYTES))
+    """A new key, named by the moment and by chance."""
+    return Key(f"{now or datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(2)}", secrets.token_bytes(SECRET_BYTES))
 
 
 def text_of(keys: Keys) -> str:
