@@ -144,7 +144,6 @@ class Claiming:
         if isinstance(outcome, Granted) and transfer.granted:
             return  # a letter has said so before
         self.post(await self._event_of(outcome, attempt, transfer))
-        self._doubt_advert(attempt, transfer.source)
         if transfer.source is None and not transfer.waiting:
             self._transfers.pop(attempt, None)
         # Whoever stands in line asks again, and a source may be faster than that answer, too.
@@ -159,7 +158,6 @@ class Claiming:
                 transfer.waiting = False
                 if not transfer.granted:
                     self.post(self._taken(outcome, attempt, transfer))
-                    self._doubt_advert(attempt, transfer.source)
                     early, transfer.early = transfer.early or (), None
                     for letter in early:
                         self._hear(attempt, transfer, letter)
@@ -170,11 +168,6 @@ class Claiming:
         transfer.source, transfer.inbox, transfer.granted = outcome.source, outcome.source.inbox, True
         rate = self._rate_from((outcome.source.host,))
         return events.SourceClaimed(attempt, outcome.source, outcome.root, outcome.skipped, outcome.part, rate)
-
-    def _doubt_advert(self, attempt: int, source: Advert | None) -> None:
-        """Nobody waits for the answer of a source whose advert is not proven."""
-        if source is not None and source.unproven:
-            self.post(events.OfferRefused(attempt, source.unproven))
 
     def _rate_from(self, hosts: Sequence[str]) -> float:
         """The best that any link from ``hosts`` has given; 0: not known."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
 
 from coldstart.bus.notary import Notary, place_of
-from coldstart.errors import IntegrityError, Unproven
+from coldstart.errors import BusError, IntegrityError, Unproven
 from coldstart.group import Paper, Tally, Verdict
 from coldstart.ports import (
     Admission,
@@ -133,9 +134,10 @@ class SealedBus:
     ) -> tuple[str, ...]:
         await self._vouch(shard, layout, truth)
         roots = await self.inner.publish_truth(shard, layout, root, truth, again=again)
-        if roots == (root,) and not await self._is_vouched(shard, layout):
-            # What stands under this root was published by somebody whose key is not believed (any more).
-            roots = await self.inner.publish_truth(shard, layout, root, truth, again=True)
+        with suppress(BusError):  # it is published; the next advert looks again
+            if roots == (root,) and not await self._is_vouched(shard, layout):
+                # What stands under this root was published by somebody whose key is not believed (any more).
+                return await self.inner.publish_truth(shard, layout, root, truth, again=True)
         return roots
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:

@@ -251,7 +251,8 @@ class Member:
 class Fleet:
     """Workers that share a store and a loopback; made by :func:`fleet`.
 
-    ``watch`` is told of each step of anybody's machines, with the member's name and incarnation.
+    ``watch`` is told of each step of anybody's machines, with the member's name and incarnation; ``around`` puts
+    something around each worker's connection.
     """
 
     def __init__(self, tasks: TaskGroup, limits: Limits, seed: int | None) -> None:
@@ -259,6 +260,7 @@ class Fleet:
         self.hub = Loopback()
         self.members: list[Member] = []
         self.watch: Watch = _nobody
+        self.around: Callable[[Bus], Bus] = lambda bus: bus
         self._limits, self._seed = limits, seed
         self._tasks = tasks
 
@@ -304,7 +306,7 @@ class Fleet:
             consensus: its host's own.
         """
         own: Bus = MemoryBus(self.store)
-        bus = None if no_bus else bus or own
+        bus = None if no_bus else self.around(bus or own)
         memory = Target(layout)
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
