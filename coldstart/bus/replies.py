@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES
+from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES, is_sound
 from coldstart.errors import BusError
+from coldstart.identity import is_id
 from coldstart.ports import (
     PARTS,
     Advert,
@@ -103,6 +104,8 @@ class Fields:
             advert = msgspec.json.decode(self.blob(), type=Advert)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self.nonsense("a malformed advert") from None
+        if not is_sound(advert):
+            raise self.nonsense("an advert that cannot be")
         return msgspec.structs.replace(advert, used=self.number(), struck=bool(self.number()))
 
     def skips(self) -> tuple[Skip, ...]:
@@ -143,7 +146,9 @@ def adverts(fields: ShardFields) -> tuple[Advert, ...]:
     while fields:
         json, used, struck = fields.blob(), fields.number(), bool(fields.number())
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found.append(msgspec.structs.replace(msgspec.json.decode(json, type=Advert), used=used, struck=struck))
+            advert = msgspec.json.decode(json, type=Advert)
+            if is_sound(advert):
+                found.append(msgspec.structs.replace(advert, used=used, struck=struck))
     return tuple(sorted(found, key=lambda advert: advert.worker))
 
 
@@ -234,6 +239,7 @@ def _letter(pairs: list[bytes]) -> Letter | None:
             return None
         source = msgspec.structs.replace(msgspec.json.decode(grant.source, type=Advert), used=grant.used)
         granted = Granted(source, grant.fence, grant.root, grant.epoch, part=grant.part)
-        return Letter(body, transfer=fields.get(b"transfer", b"").decode(), granted=granted)
+        transfer = fields.get(b"transfer", b"").decode()
+        return Letter(body, transfer=transfer, granted=granted) if is_id(transfer) and is_sound(source) else None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
