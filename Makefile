@@ -9,7 +9,7 @@ VLLM_READY := $(VLLM_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet diagram \
+.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo fuzz soak bench bench-fleet plot-fleet diagram \
 	clean
 
 help: ## show this help
@@ -35,6 +35,9 @@ test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints wh
 zoo: $(READY) ## small models of many public classes, started cold; writes docs/families.md, with ONLY='Bert*' nothing
 	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
 	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
+
+fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets and the tcp port; SECONDS of each
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),30)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)

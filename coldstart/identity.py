@@ -23,6 +23,9 @@ Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,96}\Z")]
 
 _ID = re.compile(r"\A[A-Za-z0-9_.:-]{1,96}\Z")
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be: for all three, where others wrote them."""
+
 DIGEST_BYTES = 16
 """Bytes per chunk digest."""
 
@@ -170,7 +173,7 @@ def decode_truth(data: bytes, *, shard: str, root: str = "") -> Truth:
         raise IntegrityError(f"truth record of {len(data)} bytes for shard {shard[:8]} is over the limit")
     try:
         truth = msgspec.msgpack.decode(data, type=Truth)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise IntegrityError(f"truth record for shard {shard[:8]} is malformed: {error}") from error
     if truth.shard != shard or (root and truth.root != root):
         raise IntegrityError(f"truth record for shard {shard[:8]} does not match its announced root {root[:12]}")

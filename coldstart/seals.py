@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from coldstart.errors import Unproven
-from coldstart.identity import Id
+from coldstart.identity import UNREADABLE, Id
 
 SECRET_BYTES = 32
 """Of a key: as many as the hash has, beyond which HMAC gains nothing."""
@@ -134,7 +134,7 @@ def opened(data: bytes, keys: Keys, place: Place) -> Envelope:
         raise Unproven("unsealed", "it has no seal", advice="give its sender the fleet's keys (COLDSTART_KEYS)")
     try:
         envelope = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Unproven("malformed", f"its envelope is malformed ({error})") from error
     key = keys.find(envelope.key)
     if key is None:

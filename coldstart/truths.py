@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from coldstart.errors import BusError, IntegrityError
-from coldstart.identity import MAX_TRUTH_BYTES, Truth, decode_truth
+from coldstart.identity import MAX_TRUTH_BYTES, UNREADABLE, Truth, decode_truth
 from coldstart.identity import lineage as lineage_of
 from coldstart.layout import Layout, differences
 from coldstart.ports import Probe, Skip
@@ -167,7 +167,7 @@ class Truths:
             theirs = msgspec.msgpack.decode(data[:MAX_TRUTH_BYTES], type=Truth)
         except IntegrityError:
             return "its messages are not authenticated with a key of ours"
-        except (BusError, msgspec.DecodeError):
+        except (BusError, *UNREADABLE):
             return f"layout differs: theirs is {lineage[:8]}, ours {station.lineage[:8]}"
         found = self._difference(theirs, lineage)
         logger().warning("layout differs", shard=str(station.shard), differences=found)

@@ -22,6 +22,7 @@ import anyio
 import msgspec
 
 from coldstart.errors import BusError, Unproven
+from coldstart.identity import UNREADABLE
 from coldstart.ports import Advert
 from coldstart.refusals import Refusals
 from coldstart.seals import (
@@ -157,7 +158,7 @@ class Notary:
             data = base64.b64decode(advert.seal, validate=True)
             envelope = opened(data, self._keys(), Place(self._namespace, shard))
             inner = msgspec.json.decode(envelope.body, type=Advert)
-        except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+        except (binascii.Error, *UNREADABLE) as error:
             raise Unproven("malformed", "its seal is malformed") from error
         if envelope.purpose != "advert" or inner.worker != advert.worker or inner.layout != advert.layout:
             raise Unproven("misdirected", f"its seal is of {inner.worker} with the layout {inner.layout[:8]}")

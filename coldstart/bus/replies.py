@@ -14,7 +14,7 @@ import msgspec
 
 from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES, is_sound
 from coldstart.errors import BusError
-from coldstart.identity import is_id
+from coldstart.identity import UNREADABLE, is_id
 from coldstart.ports import (
     PARTS,
     Advert,
@@ -102,7 +102,7 @@ class Fields:
         """An advert, the number of its slots in use, and whether it is struck."""
         try:
             advert = msgspec.json.decode(self.blob(), type=Advert)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("a malformed advert") from None
         if not is_sound(advert):
             raise self.nonsense("an advert that cannot be")
@@ -111,14 +111,14 @@ class Fields:
     def skips(self) -> tuple[Skip, ...]:
         try:
             found = msgspec.json.decode(self.blob(), type=list[_Refusal])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("malformed reasons") from None
         return tuple(Skip(each.worker, each.reason, each.layout) for each in found)
 
     def names(self) -> tuple[str, ...]:
         try:
             return msgspec.json.decode(self.blob(), type=tuple[str, ...])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("malformed names") from None
 
     def texts(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def adverts(fields: ShardFields) -> tuple[Advert, ...]:
     found: list[Advert] = []
     while fields:
         json, used, struck = fields.blob(), fields.number(), bool(fields.number())
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with suppress(*UNREADABLE):
             advert = msgspec.json.decode(json, type=Advert)
             if is_sound(advert):
                 found.append(msgspec.structs.replace(advert, used=used, struck=struck))
@@ -241,5 +241,5 @@ def _letter(pairs: list[bytes]) -> Letter | None:
         granted = Granted(source, grant.fence, grant.root, grant.epoch, part=grant.part)
         transfer = fields.get(b"transfer", b"").decode()
         return Letter(body, transfer=transfer, granted=granted) if is_id(transfer) and is_sound(source) else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None

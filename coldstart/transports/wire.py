@@ -27,6 +27,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from coldstart.errors import TransportError
+from coldstart.identity import UNREADABLE
 from coldstart.layout import Span
 from coldstart.transports.views import advanced, batches
 
@@ -101,7 +102,7 @@ def decode_ticket(data: bytes) -> Ticket:
     try:
         ticket = msgspec.msgpack.decode(data, type=Ticket)
         ipaddress.ip_address(ticket.host)
-    except ValueError as error:  # msgspec's errors, text that is not UTF-8, and names are all of this kind
+    except (ValueError, *UNREADABLE) as error:  # a name instead of an address is a ValueError
         raise TransportError(f"malformed tcp ticket: {error}", reason="protocol") from error
     return ticket
 
