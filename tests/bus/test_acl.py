@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,9 @@ async def test_doctor_says_what_it_may_not_ask(shared_server: Server) -> None:
     async with AsyncExitStack() as stack:
         (check,) = await StoreChecks(Settings(redis=shared_server.url), stack).reach()
     assert (check.status, "grant INFO" in check.advice) == ("warn", True)
+
+
+def test_the_documented_rule_is_the_one_that_is_tested() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "threat-model.md").read_text()
+    (block,) = (each for each in page.split("```") if "ACL SETUSER" in each)
+    assert block.split() == ["ACL", "SETUSER", "coldstart", "on", ">PASSWORD", *acl.rule("cs")]
