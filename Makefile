@@ -11,8 +11,8 @@ RAY_READY := $(RAY_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm zoo soak bench bench-fleet plot-fleet \
-	traces diagram docs clean
+.PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm zoo fuzz soak bench bench-fleet \
+	plot-fleet traces diagram docs clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ test-embed: $(READY) $(RAY_READY) ## replace four workers under load: FastAPI, a
 zoo: $(READY) ## small models of many public classes, started cold; writes docs/families.md, with ONLY='Bert*' nothing
 	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
 	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
+
+fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets and the tcp port; SECONDS of each
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),30)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)

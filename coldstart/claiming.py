@@ -134,7 +134,8 @@ class Claiming:
         worker = self._station.worker.name
         here = Here(worker, self._place.host, self._place.rack, have, self._place.rates())
         try:
-            return heard(self._prefer, here, await bus.adverts(self._station.key))
+            adverts = [advert for advert in await bus.adverts(self._station.key) if not advert.unproven]
+            return heard(self._prefer, here, adverts)
         except BusError:
             raise
         except Exception as error:  # an operator's function may raise anything

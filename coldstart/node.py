@@ -43,6 +43,7 @@ from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Connecting, Consensus, Transport
+from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
 from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
@@ -63,6 +64,7 @@ class Means(msgspec.Struct, frozen=True):
         rack: what workers with a fast way to each other have in common.
         links: what is known of the links to others; None: nothing, and nothing is remembered.
         ordered: whether the order of ``transports`` is the operator's, which no rate changes.
+        sealed: whether ``bus`` seals and believes sealed letters only; ``refusals`` counts what it refuses.
     """
 
     bus: Bus | None
@@ -72,6 +74,8 @@ class Means(msgspec.Struct, frozen=True):
     links: Links | None = None
     ordered: bool = False
     rack: str = ""
+    sealed: bool = False
+    refusals: Refusals | None = None
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -120,7 +124,8 @@ class Node:
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
-        station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus, chance)
+        kin = lineage(layout, algorithm, sealed=means.sealed)
+        station = Station(shard, kin, worker, means.bus, means.no_bus, chance)
         truths = Truths(station, layout, algorithm)
         self._inspector = Inspector(target.memory, truths, target.digester, watch)
         scrub = Pace(policy.scrub, policy.scrub_share, layout.chunks, self._inspector.at_once)
@@ -166,7 +171,8 @@ class Node:
         if means.bus is not None:
             header = _header(shard, worker, means.host, carrier(), group)
             began = anyio.current_time() if began is None else began
-            self._journal = Journal(means.bus, header, layout, began)
+            refused = dict if means.refusals is None else means.refusals.counts
+            self._journal = Journal(means.bus, header, layout, began, refused)
             told, lend_told = (*told, self._journal.joiner), (*lend_told, self._journal.source)
         self.joiner: Runner[State] = Runner(
             machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told

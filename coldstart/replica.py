@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
-from coldstart import arguments, config
+from coldstart import arguments, config, membership
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 from coldstart.group import Group
@@ -32,7 +32,7 @@ from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
-from coldstart.shelves.location import ShelfSettings, located
+from coldstart.shelves.location import located
 from coldstart.telemetry import logger
 from coldstart.wiring import Wired
 
@@ -287,11 +287,14 @@ class _Order(NamedTuple):
     revision: str
     loaded: Module | None = None
 
-    def build(self, shelves: ShelfSettings) -> Built:
+    def build(self, settings: Settings) -> Built:
         """Blocks; the first call in a process imports torch."""
+        digester = membership.digester(settings)
         assembly = import_module("coldstart.skeletons.assembly")
         rank = self.rank or Rank()
-        order = assembly.Order(self.checkpoint, *self[1:4], rank, self.revision, self.loaded, shelves)
+        order = assembly.Order(
+            self.checkpoint, *self[1:4], rank, self.revision, self.loaded, settings.shelves, digester
+        )
         return cast("Built", assembly.build(order))
 
 
@@ -319,7 +322,7 @@ async def _replica(
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else _from_surroundings(redis)
-    session = Session(partial(order.build, chosen.shelves), name, order.device, chosen, bus, on_progress, *others)
+    session = Session(partial(order.build, chosen), name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)

@@ -11,6 +11,7 @@ alone: redis-py's own limits cost a task for each write and a timer for each rea
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -163,6 +164,7 @@ _KINDS: dict[str, Callable[..., _Connection]] = {
 }
 
 _MEANINGS: tuple[tuple[type[Exception], str, str], ...] = (
+    (ssl.SSLError, "and we do not agree on TLS", "check COLDSTART_REDIS_CA, _CERT and _CERT_KEY, and the URL's host"),
     (failures.AuthenticationError, "does not accept our credentials", "check user and password in the URL"),
     (failures.NoPermissionError, "denies this user a command or a key", "extend its ACL to the namespace"),
     (failures.OutOfMemoryError, "is out of memory", "raise maxmemory, and keep the policy noeviction"),
@@ -217,10 +219,10 @@ class Server:
         )
 
     def explain(self, operation: str, error: BaseException) -> BusError:
-        # On a unix socket redis-py wraps the reason in a ConnectionError: look at the causes too.
+        # On a unix socket and over TLS redis-py wraps the reason in a ConnectionError: look at the causes too.
         causes: list[BaseException] = [error]
-        while causes[-1].__cause__ is not None:
-            causes.append(causes[-1].__cause__)
+        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+            causes.append(cause)
         for kind, meaning, advice in _MEANINGS:
             for cause in causes:
                 if isinstance(cause, kind):

@@ -88,6 +88,15 @@ _PLACE = re.compile(r"\A[0-9]{1,19}-[0-9]{1,19}\Z")
 MAX_RATE = 10**15
 """Bytes per second that an advert may claim."""
 
+MAX_TEXT = 256
+"""Characters of a host, a device or a rack in an advert."""
+
+MAX_TRANSPORTS = 16
+"""Names of transports in an advert, as in a hello."""
+
+MAX_SEAL = 8192
+"""Characters of an advert's seal: it holds the advert again."""
+
 
 def check_ids(**names: str) -> None:
     """Refuse names that could leave their place in a key."""
@@ -109,13 +118,33 @@ def check_claim(claim: Claim) -> None:
     check_letter(claim.hello, "hello")
 
 
+def is_sound(advert: Advert) -> bool:
+    """Whether an advert from the store names what can be, in sizes that can be."""
+    ids = (advert.worker, advert.inbox, advert.incarnation, advert.layout)
+    texts = (advert.host, advert.device, advert.rack, *advert.transports)
+    return (
+        all(map(is_id, ids))
+        and all(len(text) <= MAX_TEXT for text in texts)
+        and len(advert.transports) <= MAX_TRANSPORTS
+        and len(advert.parts) <= PARTS
+        and len(advert.seal) <= MAX_SEAL
+        and 0 <= advert.rate <= MAX_RATE
+    )
+
+
 def check_advert(shard: str, advert: Advert) -> None:
     """Refuse an advert that names what cannot be."""
     check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+    check_ids(incarnation=advert.incarnation)
     if not all(0 <= part < PARTS for part in advert.parts):
         raise BusError(f"an advert of the parts {advert.parts} cannot be", advice=f"there are 0 to {PARTS - 1}")
     if not 0 <= advert.rate <= MAX_RATE:
         raise BusError(f"an advert of {advert.rate} bytes per second cannot be", advice=f"use 0 to {MAX_RATE}")
+    if not is_sound(advert):
+        raise BusError(
+            f"the advert of {advert.worker} has a name that is too long, or too many",
+            advice=f"use {MAX_TEXT} characters and {MAX_TRANSPORTS} transports at most",
+        )
 
 
 def check_letter(body: bytes, what: str) -> None:

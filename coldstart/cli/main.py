@@ -14,6 +14,7 @@ Command modules are imported when their command runs, so that help is quick.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -32,6 +33,8 @@ app = typer.Typer(
 )
 benches = typer.Typer(invoke_without_command=True)
 app.add_typer(benches, name="bench")
+keyrings = typer.Typer(no_args_is_help=True, help="Make and change the keys by which a fleet authenticates messages.")
+app.add_typer(keyrings, name="keys")
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Redis = Annotated[
@@ -321,6 +324,39 @@ def doctor(
     from coldstart.cli import doctor as module
 
     module.run(redis, links, json=json)
+    _be_heard()
+
+
+@keyrings.command("new")
+def keys_new(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+    """Write a new file of keys, for COLDSTART_KEYS of every worker; readable by its owner alone."""
+    from coldstart.cli import keys as module
+
+    module.new(file, json=json)
+    _be_heard()
+
+
+@keyrings.command("rotate")
+def keys_rotate(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+    """Take the next of three steps of a change of the signing key; after each, give the file to all workers.
+
+    First a new key is added, then it signs, then the old one is dropped. Workers read the file anew by themselves.
+    """
+    from coldstart.cli import keys as module
+
+    module.rotate(file, json=json)
+    _be_heard()
+
+
+@keyrings.command("check")
+def keys_check(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: COLDSTART_KEYS.")] = None,
+    json: Json = False,
+) -> None:
+    """Say which keys a file holds, by name, and what is to be done next; exit code 2 if a worker would refuse it."""
+    from coldstart.cli import keys as module
+
+    module.check(file, json=json)
     _be_heard()
 
 

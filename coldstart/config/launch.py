@@ -1,4 +1,4 @@
-"""What those who started this process say of it: torchrun's place among ranks, OpenTelemetry's exporters, object_store's
+"""What those who started this process say of it: torchrun's place among ranks, OpenTelemetry's exporters, TLS.
 
 Decides how variables that are not ours are read. Our own settings are in ``settings.py``.
 """

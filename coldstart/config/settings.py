@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -37,9 +37,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             section="The store and the fleet",
         ),
     ] = ""
+    redis_ca: Annotated[
+        str,
+        text(
+            "File of the certificates by which the store is trusted (`rediss://`). Empty: the system's.",
+            "Stores that are bought have a certificate that the system trusts; your own mostly has not.",
+        ),
+    ] = ""
+    redis_cert: Annotated[
+        str, text("File of our own certificate, where the store asks for one.", "Most stores ask for a password.")
+    ] = ""
+    redis_cert_key: Annotated[str, text("File of the key of our own certificate.", "It goes with `redis_cert`.")] = ""
     namespace: Annotated[
         str, text("Prefix of all keys, so that fleets can share a store.", "Short, as it is part of every key.")
     ] = "cs"
+    keys: Annotated[
+        str,
+        text(
+            "File of the fleet's keys (`coldstart keys new`), read again when it changes: every message is then "
+            "authenticated, and workers without the keys exchange nothing with this one. Empty: nothing is "
+            "authenticated.",
+            "Many stores and networks can be reached by the fleet alone.",
+        ),
+    ] = ""
+    digest: Annotated[
+        Literal["csfp1", "blake3", "blake2b"],
+        text(
+            "`csfp1` finds faults; `blake3` and `blake2b` are keyed (a `digest` line in `keys`) and also stand against "
+            "somebody who chooses bytes. Fleets with different ones exchange nothing.",
+            "It is computed on a GPU at memory speed, the others on a CPU.",
+        ),
+    ] = "csfp1"
     directory: Annotated[
         str,
         text(
@@ -262,8 +290,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         text(
             "Where the rates of links and of storage are kept from one process to the next. Empty: the user's cache "
-            "directory. `none`: nowhere; links are not probed, and no wait is estimated. Configurations and tokenizers of "
-            "checkpoints in object stores are kept there, too.",
+            "directory. `none`: nowhere; links are not probed, and no wait is estimated. Configurations and tokenizers "
+            "of checkpoints in object stores are kept there, too.",
             "What one process has measured is worth a week of better choices to the next.",
         ),
     ] = ""

@@ -23,6 +23,8 @@ def step(state: Transferring, second: Second, event: AttemptEvent, at: float) ->
     """What has become of the second source; its own attempt's events only."""
     match event:
         case events.SourceClaimed(source=source, root=root) if second.source is None:
+            if source.unproven:
+                return leave(replace(state, second=replace(second, source=source)), f"refused ({source.unproven})")
             if root and state.journey.root and root != state.journey.root:
                 return leave(replace(state, second=replace(second, source=source)), "another truth")
             return _with(state, second, source=source), (

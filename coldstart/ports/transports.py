@@ -9,6 +9,7 @@ import msgspec
 
 from coldstart.layout import Span
 from coldstart.ports.memory import Memory
+from coldstart.ports.signing import Signer
 
 Link = Literal["nvlink", "rdma", "tcp", "storage", "memory"]
 
@@ -113,6 +114,8 @@ class TransportSettings(msgspec.Struct, frozen=True):
         io_seconds: a socket that moves nothing for so long is dead.
         device: where this worker's weights are, such as ``cpu`` or ``cuda:0``; what is slow the
             first time there may be begun when the transport is opened.
+        signer: proves both sides to each other, where the fleet has keys; a transport that cannot use it says so
+            in its documentation.
     """
 
     host: str = "127.0.0.1"
@@ -120,6 +123,7 @@ class TransportSettings(msgspec.Struct, frozen=True):
     lend_bytes_per_second: float = 0.0
     io_seconds: float = 10.0
     device: str = "cpu"
+    signer: Signer | None = None
 
 
 @runtime_checkable

@@ -29,7 +29,19 @@ from coldstart.glance import Watch
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
-from coldstart.ports import Answering, Checkpoint, Landed, Leaving, Probe, Probing, Rank, Receiving, Skeleton, Transport
+from coldstart.ports import (
+    Answering,
+    Checkpoint,
+    Digester,
+    Landed,
+    Leaving,
+    Probe,
+    Probing,
+    Rank,
+    Receiving,
+    Skeleton,
+    Transport,
+)
 from coldstart.shelves.location import ShelfSettings
 from coldstart.shelves.open import Found, find
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
@@ -58,6 +70,8 @@ class Order(msgspec.Struct, frozen=True):
     loaded: nn.Module | None = None
     """A module that somebody else has loaded; it is lent where it lies."""
     shelves: ShelfSettings = ShelfSettings()
+    digester: Digester | None = None
+    """Another one than the usual."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -68,7 +82,7 @@ class Built(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     shard: Shard
     arena: Arena | InPlace
-    digester: ChunkDigester
+    digester: Digester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
     watch: Watch | None
@@ -159,9 +173,10 @@ def build(order: Order) -> Built:
     found = find(order.checkpoint, order.shelves)
     checkpoint = found.checkpoint
     skeleton = _skeleton(order, checkpoint)
-    digester = ChunkDigester()
+    digester = order.digester or ChunkDigester()
     device = str(device_of(order.device))
-    if device != "cpu":  # a kernel takes a second or two to make ready; the skeleton is built meanwhile
+    if device != "cpu" and isinstance(digester, ChunkDigester):
+        # A kernel takes a second or two to make ready; the skeleton is built meanwhile.
         Thread(target=digester.prepare, args=(device,), daemon=True).start()
     module = skeleton.build(checkpoint, order.rank, order.device)
     carried = dict(skeleton.carried(module))
@@ -212,7 +227,7 @@ def _in_place(
     skeleton: Skeleton[nn.Module],
     found: Found,
     wanted: Mapping[str, object],
-    digester: ChunkDigester,
+    digester: Digester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
     memory = in_place(module, wanted, order.device)

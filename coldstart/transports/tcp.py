@@ -5,7 +5,8 @@ Decides how the blocking halves meet the event loop: ``tcp_source.py`` has threa
 waits and nobody else's threads are taken. Cancelling a pull shuts its sockets and returns when
 its threads have: nothing writes after that. It must not know what is pulled or why (``plan.py``).
 
-Unencrypted, authenticated by a random secret in the ticket; meant for the cluster's own network.
+Unencrypted, authenticated by a random secret in the ticket and, where the fleet has keys, by a proof of both
+sides (``tcp_proof.py``); meant for the cluster's own network.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class TcpTransport:
             landed,
             io_seconds=self._settings.io_seconds,
             kept=self._kept,
+            signer=self._settings.signer,
         )
         self._pulls.add(pull)
         try:

@@ -18,8 +18,8 @@ from typing import Final
 
 from coldstart.errors import ColdstartError, TransportError
 from coldstart.layout import Span
-from coldstart.ports import Landed, Memory
-from coldstart.transports import wire
+from coldstart.ports import Landed, Memory, Signer
+from coldstart.transports import tcp_proof, wire
 from coldstart.transports.tcp_kept import Kept
 from coldstart.transports.wire import Status, Ticket
 
@@ -34,6 +34,8 @@ _REFUSALS: Final = {
     Status.BUSY: ("refused", "has too many connections for this ticket"),
     Status.REVOKED: ("revoked", "has ended the grant"),
     Status.BAD_REQUEST: ("protocol", "says that the request is outside its layout"),
+    Status.UNPROVEN: ("refused", "wants a proof by a key that it knows (COLDSTART_KEYS)"),
+    Status.KEYLESS: ("refused", "has no keys by which it could prove itself (COLDSTART_KEYS)"),
     Status.FAILED: ("closed", "could not read its own memory"),
 }
 
@@ -55,7 +57,10 @@ def next_size(size: int, length: int, seconds: float) -> int:
 
 
 class Pull:
-    """One pull: shared by the threads of its connections, which are ``kept`` ones as far as there are any."""
+    """One pull: shared by the threads of its connections, which are ``kept`` ones as far as there are any.
+
+    With a ``signer`` both sides prove at the beginning of each that they have a key of the fleet.
+    """
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class Pull:
         *,
         io_seconds: float,
         kept: Kept | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._ticket = ticket
         self._rest = deque(span for span in spans if span.length)
@@ -73,6 +79,7 @@ class Pull:
         self._landed = landed
         self._io_seconds = io_seconds
         self._kept = kept or Kept()
+        self._signer = signer
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._stopped = False
@@ -140,8 +147,25 @@ class Pull:
                 f"cannot connect to tcp source {self._ticket}: {error.strerror or error}", reason="unreachable"
             ) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._signer is not None:
+            self._prove(sock, self._signer)
+            return
         sock.sendall(wire.hello(self._ticket))
         self._checked(wire.read_answer(sock), wire.NOWHERE)
+
+    def _prove(self, sock: socket.socket, signer: Signer) -> None:
+        """Prove that we have a key of the fleet, and have the source prove the same."""
+        number, until = tcp_proof.drawn(), time.monotonic() + self._io_seconds
+        sock.sendall(wire.keyed_hello(self._ticket, number))
+        self._checked(wire.read_answer(sock), wire.NOWHERE)
+        numbers = tcp_proof.Numbers(self._ticket, number, wire.receive_by(sock, wire.NUMBER_BYTES, until))
+        sock.sendall(numbers.proof(signer, tcp_proof.JOINER))
+        self._checked(wire.read_answer(sock), wire.NOWHERE)
+        if not numbers.proven(signer, tcp_proof.SOURCE, tcp_proof.read_proof(sock, until)):
+            raise TransportError(
+                f"tcp source {self._ticket} does not prove that it has a key of the fleet", reason="refused"
+            )
+        sock.settimeout(self._io_seconds)
 
     def _fetch(self, sock: socket.socket) -> None:
         asked: deque[Span] = deque()
