@@ -61,6 +61,10 @@ class Landing:
         self._threads = anyio.CapacityLimiter(self._workers)
         self._send, self._receive = anyio.create_memory_object_stream[int](math.inf)
 
+    def expect(self, chunks: Chunks) -> None:
+        """Follow ``chunks``, too, of which nothing has landed yet."""
+        self._waiting.update({chunk: [] for chunk in chunks})
+
     def landed(self, span: Span) -> None:
         """``span`` is in the target memory; may be called from any thread, in any order.
 

@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("digest", "inplace"),
     ("journal", "report", "telemetry", "diagram", "skeletons.*", "station"),
     ("mail", "truths", "links.memory", "voting", "allreduce"),
-    ("claiming", "connections", "inspecting", "probing"),
+    ("claiming", "connections", "inspecting", "moving", "probing"),
     ("lending",),
     ("joining",),
     ("node",),
@@ -69,7 +69,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli.*",),
     "pytest": (
         "testing.bus_contract.*", "testing.connecting_contract", "testing.digester_contract", "testing.late_writes",
-        "testing.skeleton_contract",
+        "testing.growing_contract", "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),

@@ -47,6 +47,7 @@ from coldstart.ports.skeletons import StoredTensor as StoredTensor
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Grant as Grant
+from coldstart.ports.transports import Growing as Growing
 from coldstart.ports.transports import Keeping as Keeping
 from coldstart.ports.transports import Landed as Landed
 from coldstart.ports.transports import Link as Link

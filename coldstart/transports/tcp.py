@@ -33,7 +33,7 @@ _QUIET_SECONDS: Final = 10.0
 
 
 class TcpTransport:
-    """Both sides of tcp; see ``ports.Transport`` and ``ports.Keeping``."""
+    """Both sides of tcp; see ``ports.Transport``, ``ports.Growing`` and ``ports.Keeping``."""
 
     name: Final = "tcp"
     traits: Final = TRAITS
@@ -89,6 +89,11 @@ class TcpTransport:
             self._pulls.discard(pull)
         if pull.error is not None:
             raise pull.error
+
+    def extend(self, ticket: bytes, spans: Sequence[Span]) -> bool:
+        """See ``ports.Growing.extend``."""
+        wanted = wire.decode_ticket(ticket)
+        return any(pull.ticket == wanted and pull.extend(spans) for pull in self._pulls)
 
     def keep(self, ticket: bytes) -> None:
         """See ``ports.Keeping.keep``."""

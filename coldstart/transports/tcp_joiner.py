@@ -27,6 +27,8 @@ QUICK_SECONDS: Final = 0.05
 """A slice that takes less may be followed by one of twice its size."""
 SLOW_SECONDS: Final = 0.25
 """No slice should take longer: what has landed is the only sign of life that the joiner's stall clock sees."""
+IDLE_SECONDS: Final = 1.0
+"""A connection with nothing to do leaves after this, well before the source would close it."""
 _MAX_ASKED: Final = 64
 
 _REFUSALS: Final = {
@@ -55,7 +57,10 @@ def next_size(size: int, length: int, seconds: float) -> int:
 
 
 class Pull:
-    """One pull: shared by the threads of its connections, which are ``kept`` ones as far as there are any."""
+    """One pull: shared by the threads of its connections, which are ``kept`` ones as far as there are any.
+
+    It may be given more to fetch until the last byte of what it has is here.
+    """
 
     def __init__(
         self,
@@ -67,13 +72,16 @@ class Pull:
         io_seconds: float,
         kept: Kept | None = None,
     ) -> None:
-        self._ticket = ticket
+        self.ticket = ticket
         self._rest = deque(span for span in spans if span.length)
         self._into = into
         self._landed = landed
         self._io_seconds = io_seconds
         self._kept = kept or Kept()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._coming = 0
+        """Slices that were asked for and have not landed."""
         self._sockets: set[socket.socket] = set()
         self._stopped = False
         self.error: Exception | None = None
@@ -95,8 +103,18 @@ class Pull:
             if not self._stopped:
                 self._stopped = True
                 self.error = error
+                self._changed.notify_all()
             for sock in self._sockets:
                 wire.shut(sock)
+
+    def extend(self, spans: Sequence[Span]) -> bool:
+        """Fetch ``spans``, too; false, and nothing of it, if everything else is here or the pull was stopped."""
+        with self._lock:
+            if self._stopped or not (self._rest or self._coming):
+                return False
+            self._rest.extend(span for span in spans if span.length)
+            self._changed.notify_all()
+            return True
 
     def run(self) -> None:
         """Fetch over one connection until nothing is left or the pull is stopped; never raises."""
@@ -111,8 +129,8 @@ class Pull:
     @contextmanager
     def _connected(self) -> Iterator[socket.socket]:
         """A connection that was admitted, now or for an earlier pull."""
-        kept = self._kept.take(self._ticket)
-        family = socket.AF_INET6 if ":" in self._ticket.host else socket.AF_INET
+        kept = self._kept.take(self.ticket)
+        family = socket.AF_INET6 if ":" in self.ticket.host else socket.AF_INET
         sock, well = kept or socket.socket(family, socket.SOCK_STREAM), False
         try:
             with self._lock:
@@ -128,19 +146,19 @@ class Pull:
                 self._sockets.discard(sock)
             if self.stopped:
                 wire.reset_on_close(sock)
-            if self.stopped or not well or not self._kept.give(self._ticket, sock):
+            if self.stopped or not well or not self._kept.give(self.ticket, sock):
                 sock.close()
 
     def _dial(self, sock: socket.socket) -> None:
         sock.settimeout(self._io_seconds)
         try:
-            sock.connect((self._ticket.host, self._ticket.port))
+            sock.connect((self.ticket.host, self.ticket.port))
         except OSError as error:
             raise TransportError(
-                f"cannot connect to tcp source {self._ticket}: {error.strerror or error}", reason="unreachable"
+                f"cannot connect to tcp source {self.ticket}: {error.strerror or error}", reason="unreachable"
             ) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(wire.hello(self._ticket))
+        sock.sendall(wire.hello(self.ticket))
         self._checked(wire.read_answer(sock), wire.NOWHERE)
 
     def _fetch(self, sock: socket.socket) -> None:
@@ -154,6 +172,8 @@ class Pull:
                 asked.append(span)
                 ahead += span.length
             if not asked:
+                if self._more():
+                    continue
                 return
             span = asked.popleft()
             ahead -= span.length
@@ -163,6 +183,7 @@ class Pull:
                 wire.receive_into(sock, views)
             size = next_size(size, span.length, time.monotonic() - began)
             self._landed(span)
+            self._came()
 
     def _next(self, size: int) -> Span | None:
         """Take at most ``size`` bytes from what is left; they are this connection's to fetch."""
@@ -172,16 +193,29 @@ class Pull:
             span = self._rest.popleft()
             if span.length > size:
                 self._rest.appendleft(Span(span.offset + size, span.length - size))
+            self._coming += 1
             return Span(span.offset, min(size, span.length))
+
+    def _came(self) -> None:
+        with self._lock:
+            self._coming -= 1
+            if not (self._rest or self._coming):
+                self._changed.notify_all()
+
+    def _more(self) -> bool:
+        """Wait while others still fetch: until then there may be more to do."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._rest or self._stopped or not self._coming, IDLE_SECONDS)
+            return bool(self._rest) and not self._stopped
 
     def _checked(self, answer: tuple[int, Span], expected: Span) -> None:
         status, span = answer
         if status in _REFUSALS:
             reason, words = _REFUSALS[Status(status)]
-            raise TransportError(f"tcp source {self._ticket} {words}", reason=reason)
+            raise TransportError(f"tcp source {self.ticket} {words}", reason=reason)
         if status != Status.OK or span != expected:
             raise TransportError(
-                f"tcp source {self._ticket} broke the protocol: status {status} with {span.length} bytes"
+                f"tcp source {self.ticket} broke the protocol: status {status} with {span.length} bytes"
                 f" at {span.offset}, asked for {expected.length} at {expected.offset}",
                 reason="protocol",
             )
@@ -189,8 +223,8 @@ class Pull:
     def _explained(self, error: OSError) -> ColdstartError:
         if isinstance(error, TimeoutError):
             return TransportError(
-                f"tcp source {self._ticket} sent nothing for {self._io_seconds:g} s", reason="timeout"
+                f"tcp source {self.ticket} sent nothing for {self._io_seconds:g} s", reason="timeout"
             )
         return TransportError(
-            f"tcp source {self._ticket} closed the connection: {error.strerror or error}", reason="closed"
+            f"tcp source {self.ticket} closed the connection: {error.strerror or error}", reason="closed"
         )
