@@ -22,7 +22,7 @@ from coldstart.ports import API, Availability, Grant, Landed, Memory, Traits, Tr
 from coldstart.transports import wire
 from coldstart.transports.tcp_joiner import Pull
 from coldstart.transports.tcp_kept import Kept
-from coldstart.transports.tcp_source import HOST_ADVICE, MAX_CONNECTIONS, Lender, bound
+from coldstart.transports.tcp_source import HOST_ADVICE, Lender, bound
 from coldstart.transports.threads import run_in_threads
 
 TRAITS: Final = Traits(
@@ -79,12 +79,11 @@ class TcpTransport:
             landed,
             io_seconds=self._settings.io_seconds,
             kept=self._kept,
+            connections=self._settings.connections,
         )
         self._pulls.add(pull)
         try:
-            await run_in_threads(
-                min(max(self._settings.connections, 1), MAX_CONNECTIONS, pull.slices), pull.run, pull.stop
-            )
+            await run_in_threads(pull.connections, pull.run, pull.stop)
         finally:
             self._pulls.discard(pull)
         if pull.error is not None:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -71,6 +71,7 @@ class Pull:
         *,
         io_seconds: float,
         kept: Kept | None = None,
+        connections: int = 1,
     ) -> None:
         self.ticket = ticket
         self._rest = deque(span for span in spans if span.length)
@@ -78,10 +79,13 @@ class Pull:
         self._landed = landed
         self._io_seconds = io_seconds
         self._kept = kept or Kept()
+        self._left = sum(span.length for span in self._rest)
+        self.connections = min(max(connections, 1), wire.MAX_CONNECTIONS, self._slices)
+        """Threads that are to run it: no use in more than there are smallest slices."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._coming = 0
-        """Slices that were asked for and have not landed."""
+        self._coming = self._idle = 0
+        """Slices that were asked for and have not landed, and connections that have nothing to do."""
         self._sockets: set[socket.socket] = set()
         self._stopped = False
         self.error: Exception | None = None
@@ -93,8 +97,7 @@ class Pull:
         return self._stopped
 
     @property
-    def slices(self) -> int:
-        """The smallest slices not yet asked for: no use in more connections than that."""
+    def _slices(self) -> int:
         return sum(-(-span.length // wire.SMALLEST_SLICE) for span in self._rest)
 
     def stop(self, error: Exception | None = None) -> None:
@@ -113,6 +116,7 @@ class Pull:
             if self._stopped or not (self._rest or self._coming):
                 return False
             self._rest.extend(span for span in spans if span.length)
+            self._left += sum(span.length for span in spans)
             self._changed.notify_all()
             return True
 
@@ -162,39 +166,37 @@ class Pull:
         self._checked(wire.read_answer(sock), wire.NOWHERE)
 
     def _fetch(self, sock: socket.socket) -> None:
-        asked: deque[Span] = deque()
-        ahead = 0
-        size = wire.SMALLEST_SLICE
+        requests = _Requests(sock, self._next)
         while True:
-            # Two slices at a time: the next one is on its way while one is received.
-            while ahead <= size and len(asked) < _MAX_ASKED and (span := self._next(size)) is not None:
-                sock.sendall(wire.request(span))
-                asked.append(span)
-                ahead += span.length
-            if not asked:
+            requests.send(busy=False)
+            if not requests.asked:
                 if self._more():
                     continue
                 return
-            span = asked.popleft()
-            ahead -= span.length
+            span = requests.take()
             began = time.monotonic()
             self._checked(wire.read_answer(sock), span)
             with self._into.writing(span) as views:
-                wire.receive_into(sock, views)
-            size = next_size(size, span.length, time.monotonic() - began)
+                wire.receive_into(sock, views, requests.send)
+            requests.size = next_size(requests.size, span.length, time.monotonic() - began)
             self._landed(span)
             self._came()
 
-    def _next(self, size: int) -> Span | None:
-        """Take at most ``size`` bytes from what is left; they are this connection's to fetch."""
+    def _next(self, size: int, busy: bool) -> Span | None:
+        """Take at most ``size`` bytes from what is left; they are this connection's to fetch.
+
+        The last ones are divided among all connections, and one that is ``busy`` leaves them to those that are not.
+        """
         with self._lock:
-            if not self._rest or self._stopped:
+            if not self._rest or self._stopped or (busy and self._idle):
                 return None
             span = self._rest.popleft()
+            size = min(size, max(wire.SMALLEST_SLICE, -(-self._left // self.connections)), span.length)
             if span.length > size:
                 self._rest.appendleft(Span(span.offset + size, span.length - size))
+            self._left -= size
             self._coming += 1
-            return Span(span.offset, min(size, span.length))
+            return Span(span.offset, size)
 
     def _came(self) -> None:
         with self._lock:
@@ -205,7 +207,9 @@ class Pull:
     def _more(self) -> bool:
         """Wait while others still fetch: until then there may be more to do."""
         with self._lock:
+            self._idle += 1
             self._changed.wait_for(lambda: self._rest or self._stopped or not self._coming, IDLE_SECONDS)
+            self._idle -= 1
             return bool(self._rest) and not self._stopped
 
     def _checked(self, answer: tuple[int, Span], expected: Span) -> None:
@@ -228,3 +232,32 @@ class Pull:
         return TransportError(
             f"tcp source {self.ticket} closed the connection: {error.strerror or error}", reason="closed"
         )
+
+
+class _Requests:
+    """What one connection has been asked for and has not brought, in order; two slices of ``size`` at a time.
+
+    So the next one is on its way while one is received; and what can be asked for in the middle of one, is.
+    """
+
+    def __init__(self, sock: socket.socket, following: Callable[[int, bool], Span | None]) -> None:
+        self._sock, self._following = sock, following
+        self.size = wire.SMALLEST_SLICE
+        self.asked: deque[Span] = deque()
+        self._ahead = 0
+
+    def send(self, *, busy: bool = True) -> None:
+        """Ask for as much as there should be ahead; ``busy`` while a slice is received."""
+        while self._ahead <= self.size and len(self.asked) < _MAX_ASKED:
+            span = self._following(self.size, busy or bool(self.asked))
+            if span is None:
+                return
+            self._sock.sendall(wire.request(span))
+            self.asked.append(span)
+            self._ahead += span.length
+
+    def take(self) -> Span:
+        """The slice that comes next."""
+        span = self.asked.popleft()
+        self._ahead -= span.length
+        return span

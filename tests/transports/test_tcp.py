@@ -281,7 +281,7 @@ class TestHostileJoiner:
     async def test_connections_per_grant_are_capped(self) -> None:
         source = FACTORY.open(SETTINGS)
         ticket = decode_ticket(await source.offer(grant("t"), BytesMemory(layout_of(10))))
-        with all_of([admitted(ticket) for _ in range(tcp_source.MAX_CONNECTIONS)]):
+        with all_of([admitted(ticket) for _ in range(wire.MAX_CONNECTIONS)]):
             with connected(ticket) as sock:
                 sock.sendall(wire.hello(ticket))
                 assert wire.read_answer(sock) == (Status.BUSY, wire.NOWHERE)
