@@ -84,8 +84,10 @@ class Pull:
         """Threads that are to run it: no use in more than there are smallest slices."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._coming = self._idle = 0
-        """Slices that were asked for and have not landed, and connections that have nothing to do."""
+        self._coming = 0
+        """Slices that were asked for and have not landed."""
+        self._idle = self.connections
+        """Connections that have nothing to do, or are not made yet."""
         self._sockets: set[socket.socket] = set()
         self._stopped = False
         self.error: Exception | None = None
@@ -167,6 +169,8 @@ class Pull:
 
     def _fetch(self, sock: socket.socket) -> None:
         requests = _Requests(sock, self._next)
+        with self._lock:
+            self._idle -= 1
         while True:
             requests.send(busy=False)
             if not requests.asked:
