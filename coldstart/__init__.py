@@ -10,9 +10,9 @@ To read the code, follow one cold start through the files: ``layout`` and ``iden
 moved, and what it is called), ``events`` and ``effects`` (what can happen, what can be asked for),
 ``phases`` from ``states`` to ``serve`` and ``modes`` (the pages of the two machines), ``machine``
 and ``source`` (their tables), ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and
-``lending`` (perform what the machines ask for; what goes over the bus is in ``claiming``,
-``truths`` and ``voting``, how fast it came in ``links``, whether storage is quicker in
-``estimate``, what a source sees of its own weights in ``inspecting``), ``node`` (one worker's
+``lending`` (perform what the machines ask for; how bytes move is in ``moving`` and ``landing``, what
+goes over the bus in ``claiming``, ``truths`` and ``voting``, how fast it came in ``links``, whether
+storage is quicker in ``estimate``, what a source sees of its own weights in ``inspecting``), ``node`` (one worker's
 parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
 """
 

@@ -52,6 +52,10 @@ class Landing:
             OneByOne(self._digests, on_chunk) if at_once == 1 else InBatches(self._digests, on_chunk, at_once)
         )
 
+    def expect(self, chunks: Chunks) -> None:
+        """Follow ``chunks``, too, of which nothing has landed yet."""
+        self._waiting.update({chunk: [] for chunk in chunks})
+
     def landed(self, span: Span) -> None:
         """``span`` is in the target memory; may be called from any thread, in any order.
 

@@ -42,7 +42,7 @@ from coldstart.mail import Mail
 from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
-from coldstart.ports import Bus, Connecting, Consensus, Transport
+from coldstart.ports import Bus, Connecting, Consensus, Growing, Transport
 from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
 from coldstart.scrubbing import Pace
@@ -132,6 +132,7 @@ class Node:
         terms = Terms(station.lineage, policy.slots, names, policy.lease, drain=policy.limits.drain, scrub=scrub)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
+        growing = tuple(name for name, each in means.transports.items() if isinstance(each, Growing))
         links = means.links or Links(None, target.memory.device)
         self._started = Started(
             layout.chunks,
@@ -139,6 +140,7 @@ class Node:
             layout.chunk_bytes,
             names,
             connecting,
+            growing,
             loaded=storage.loaded,
             storage_rate=links.storage(target.mount),
         )

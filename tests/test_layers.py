@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("keyring", "signing", "instruments"),
     ("membership",),
     ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
-    ("claiming", "connections", "inspecting", "probing"),
+    ("claiming", "connections", "inspecting", "moving", "probing"),
     ("lending",),
     ("joining",),
     ("node",),
@@ -83,7 +83,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli.*",),
     "pytest": (
         "testing.bus_contract.*", "testing.connecting_contract", "testing.digester_contract", "testing.late_writes",
-        "testing.skeleton_contract",
+        "testing.growing_contract", "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),

@@ -53,6 +53,7 @@ from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Counting as Counting
 from coldstart.ports.transports import Grant as Grant
+from coldstart.ports.transports import Growing as Growing
 from coldstart.ports.transports import Keeping as Keeping
 from coldstart.ports.transports import Landed as Landed
 from coldstart.ports.transports import Link as Link

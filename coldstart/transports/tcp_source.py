@@ -28,8 +28,6 @@ from coldstart.transports.pacing import Pace
 from coldstart.transports.views import advanced, batches
 from coldstart.transports.wire import Status, Ticket, shut
 
-MAX_CONNECTIONS: Final = 16
-"""Per grant; a joiner that asks for more is told so."""
 MAX_STRANGERS: Final = 128
 """Connections that have not yet shown a secret; well above what all slots together open at once."""
 HELLO_SECONDS: Final = 2.0
@@ -219,7 +217,7 @@ class Lender:
             lent = self._grants.get(transfer)
             if lent is None or not hmac.compare_digest(lent.ticket.secret, secret) or lent.seconds_left == 0:
                 return None, Status.REFUSED
-            if len(lent.sockets) >= MAX_CONNECTIONS:
+            if len(lent.sockets) >= wire.MAX_CONNECTIONS:
                 return None, Status.BUSY
             lent.sockets.add(sock)
             return lent, Status.OK
