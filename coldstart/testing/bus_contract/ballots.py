@@ -54,9 +54,9 @@ class Ballots(BusSuite):
     async def test_traces_of_members_are_told_to_who_gives_its_own(self) -> None:
         async with self.buses() as (bus,):
             own = [f"00-{member:032x}-{member:016x}-01" for member in range(1, MAX_TRACES + 3)]
-            assert (await bus.vote(GROUP, paper(1, trace=own[0]))).traces == (own[0],)
-            assert (await bus.vote(GROUP, paper(2, YES, trace=own[1]))).traces == (own[0], own[1])
-            assert (await bus.vote(GROUP, paper(1, YES))) == Tally((Verdict("path", True),), 2)
+            assert (await bus.vote(GROUP, paper(0, trace=own[0]))).traces == (own[0],)
+            assert (await bus.vote(GROUP, paper(1, YES, trace=own[1]))).traces == (own[0], own[1])
+            assert (await bus.vote(GROUP, paper(0, YES))) == Tally((Verdict("path", True),), 2)
             for member, trace in enumerate(own, 1):
                 told = await bus.vote("large", paper(member, trace=trace))
             assert told.traces == tuple(own[:MAX_TRACES])
