@@ -17,7 +17,10 @@ def test_verdicts_are_read_in_the_order_of_their_questions() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [b"OK", [], [b"many"], [1], [1, 2, b"one"], [1, 0, b"path"], [1, 0, b"path", b"2\n\n"], [1, 0, b"path", b"\xff"], [None]],
+    [
+        b"OK", [], [b"many"], [1], [1, 2, b"one"], [1, 0, b"path"], [1, 0, b"path", b"2\n\n"], [1, 0, b"path", b"1"],
+        [1, 0, b"path", b"\xff"], [None],
+    ],
     ids=repr,
 )
 def test_nonsense_is_a_bus_error(reply: object) -> None:
