@@ -13,7 +13,8 @@ and ``source`` (their tables), ``ports`` (the edges), ``runner`` (drives a machi
 ``lending`` (perform what the machines ask for; how bytes move is in ``moving`` and ``landing``, what
 goes over the bus in ``claiming``, ``truths`` and ``voting``, how fast it came in ``links``, whether
 storage is quicker in ``estimate``, what a source sees of its own weights in ``inspecting``), ``node`` (one worker's
-parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
+parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API). What others
+read of it later: ``chronicle`` and ``journal``, ``telemetry``, ``metrics``, ``report``.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 import msgspec
 
+from coldstart.chronicle.lent import SourceNotes
 from coldstart.chronicle.lines import AnyLine, Ended, Header, Lent, pack
-from coldstart.chronicle.noting import JoinerNotes, SourceNotes
+from coldstart.chronicle.noting import JoinerNotes
 from coldstart.errors import BusError
 from coldstart.layout import Layout
 from coldstart.phases.states import State

@@ -1,8 +1,8 @@
-"""Turns the steps of the two machines into lines: what happened, told once.
+"""Turns the steps of a joiner into lines: what happened, told once.
 
 Decides what counts as a transfer, a refusal, a stall. Pure: it is told of each step and returns the lines that
 come of it. The journal writes them (``coldstart.journal``), the trace makes spans and events of them
-(``coldstart.telemetry``), so that both tell the same.
+(``coldstart.telemetry``), so that both tell the same. The source's side is ``lent.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from coldstart.chronicle import lines
 from coldstart.chronicle.lines import AnyLine, words
-from coldstart.effects import CloseGrant, OpenOffer, Pull, ReadStorage
+from coldstart.effects import Pull, ReadStorage
 from coldstart.events import (
     AttemptEvent,
     BytesLanded,
@@ -46,7 +46,6 @@ from coldstart.phases.states import (
 from coldstart.plan import payload_of
 from coldstart.ports import EXCLUDED, Advert, Skip
 from coldstart.runner import Entry
-from coldstart.source import Source
 
 ENDS = (Phase.SERVE, Phase.FAILED, Phase.GONE)
 """Phases with which a cold start is over."""
@@ -218,42 +217,6 @@ class JoinerNotes:
                 reason=words(failed.reason) if failed is not None else "",
             )
         ]
-
-
-class SourceNotes:
-    """Folds the steps of one source into lines: a line for each grant when it has ended.
-
-    Args:
-        began: monotonic seconds at which the worker's cold start began.
-    """
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._open: dict[str, tuple[float, OpenOffer]] = {}
-        self._outcomes: dict[str, str] = {}
-
-    def __call__(self, entry: Entry[Source]) -> tuple[AnyLine, ...]:
-        """The lines of one step, in order."""
-        at, found = max(0.0, round(entry.at - self._began, 6)), list[AnyLine]()
-        if entry.before.why != entry.after.why:
-            found.append(lines.Withheld(at=at, reason=words(entry.after.why)))
-        for effect in entry.effects:
-            match effect:
-                case OpenOffer(transfer=transfer):
-                    self._open[transfer] = (at, effect)
-                case CloseGrant(transfer=transfer, outcome=outcome):
-                    self._outcomes[transfer] = outcome
-                case _:
-                    pass
-        kept = {grant.transfer for grant in entry.after.grants}
-        return (*found, *[self._lent(transfer, at) for transfer in list(self._open) if transfer not in kept])
-
-    def _lent(self, transfer: str, at: float) -> AnyLine:
-        began, offer = self._open.pop(transfer)
-        outcome = words(self._outcomes.pop(transfer, "offer failed"))
-        return lines.Lent(
-            at=at, joiner=offer.joiner, transport=offer.transport, seconds=at - began, outcome=outcome
-        )
 
 
 def _went_on(entry: Entry[State]) -> bool:
