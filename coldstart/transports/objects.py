@@ -8,8 +8,8 @@ requests with their connections. It must not know torch, nor any library of a st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ import numpy as np
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Memory, Traits
+from coldstart.shelves.bucket import Bucket
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
 from coldstart.transports.placement import Placement
@@ -92,18 +93,7 @@ class _Pull:
                 try:
                     while self._queue:
                         request = self._queue.popleft()
-                        file = cached.get(request.file)
-                        end = request.offset + request.length
-                        data: memoryview | None = None
-                        if file is None or not file.has(request.offset, end):
-                            stored = self._prefix.objects[request.file]
-                            data = await bucket.fetch(stored, request.offset, request.length)
-                        await in_thread(partial(self._copy, request, file, data))
-                        for read in request.reads:
-                            self._landed(read.landed)
-                        if file is not None and data is not None:  # after it has landed: the disk may be slow
-                            await in_thread(partial(file.write, request.offset, data))
-                        del data
+                        await self._bring(request, cached.get(request.file), bucket)
                 except Exception as error:
                     self.stop(error)
 
@@ -122,6 +112,24 @@ class _Pull:
         self._error = self._error or error
         self._scope.cancel()
 
+    async def _bring(self, request: Request, file: CachedFile | None, bucket: Bucket) -> None:
+        """One request: from the cache, or else from the store and then into the cache."""
+        if file is not None and file.has(request.offset, request.offset + request.length):
+            with suppress(OSError):  # a cache that cannot be read costs itself, not the start
+                await in_thread(partial(self._copy, request, file.read))
+                return self._tell(request)
+        stored = self._prefix.objects[request.file]
+        data = await bucket.fetch(stored, request.offset, request.length)
+        await in_thread(partial(self._copy, request, partial(_assign, data, request.offset)))
+        self._tell(request)
+        if file is not None:  # after it has landed: the disk may be slow
+            await in_thread(partial(file.write, request.offset, data))
+        return None
+
+    def _tell(self, request: Request) -> None:
+        for read in request.reads:
+            self._landed(read.landed)
+
     async def _cached(self, stack: AsyncExitStack) -> Mapping[Path, CachedFile]:
         """The disk cache's files for what is asked for; none if there is no cache."""
         settings, held = self._prefix.settings, ExitStack()
@@ -137,15 +145,17 @@ class _Pull:
 
         return await in_thread(take)
 
-    def _copy(self, request: Request, file: CachedFile | None, data: memoryview | None) -> None:
-        """Into the target, from ``data`` or else from the cache."""
-        at = 0
+    def _copy(self, request: Request, fill: Callable[[int, memoryview], None]) -> None:
+        """Have ``fill`` bring the bytes of the file from an offset on, for each part of the target in turn."""
+        at = request.offset
         for read in request.reads:
             with self._into.writing(read.target) as views:
                 for view in selected(views, read):
-                    if data is not None:
-                        # numpy lets other threads run meanwhile, which the assignment of views does not.
-                        np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(data[at : at + len(view)], np.uint8))
-                    elif file is not None:
-                        file.read(request.offset + at, view)
+                    fill(at, view)
                     at += len(view)
+
+
+def _assign(data: memoryview, start: int, at: int, view: memoryview) -> None:
+    """By numpy, which lets other threads run meanwhile, as the assignment of views does not."""
+    part = data[at - start : at - start + len(view)]
+    np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
