@@ -32,6 +32,7 @@ _OBJECT: Final = re.compile(r"[0-9a-f]{32}")
 _REMOVED: Final = re.compile(r"\.gone-[0-9a-f]{16}")
 _KEEP_EVERY: Final = 1 << 30
 """So many bytes are written before what is there is made known: what a crash costs at most."""
+_BLOCK: Final = 4096
 _MAX_HAVE_BYTES: Final = 16 << 20
 
 
@@ -202,11 +203,11 @@ def _used_at(home: Path) -> int:
 
 
 def _taken(home: Path) -> int:
-    """Bytes on the disk, not the size of a file with holes."""
+    """Bytes on the disk, not the size of a file with holes; the directory and its records are counted as a block."""
     try:
-        return (home / "data").stat().st_blocks * 512
+        return (home / "data").stat().st_blocks * 512 + _BLOCK
     except OSError:
-        return 0
+        return _BLOCK
 
 
 def _read_have(home: Path, size: int) -> Extents:

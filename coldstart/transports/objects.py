@@ -84,7 +84,7 @@ class _Pull:
         self._error: Exception | None = None
 
     async def run(self) -> None:
-        bucket = self._prefix.connect()
+        bucket = await in_thread(self._prefix.connect)
         async with AsyncExitStack() as stack:
             stack.callback(bucket.close)
             cached = await self._cached(stack)

@@ -21,6 +21,7 @@ from coldstart.ports import Checkpoint
 from coldstart.skeletons.module import ModuleSkeleton
 from tests.cli.conftest import CommandLine
 from tests.stores.conftest import Store
+from tests.stores.gateway import Fault
 
 Write = Callable[..., Path]
 FILE = "model.safetensors"
@@ -140,6 +141,35 @@ async def test_a_builder_that_loads_whole_files(keep: bool, store: Store, settin
     assert len(whole) == (1 if keep else 2)
     left = list((tmp_path / "d" if keep else tmp_path / "c" / "loading").rglob("data"))
     assert len(left) == (1 if keep else 0)
+
+
+async def test_a_start_that_is_cancelled_as_whole_files_come_leaves_nothing(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    content = save({"w": torch.zeros(3, 2)})
+    store.put(FILE, content)
+    store.put("config.json", b"{}")
+    own = replace(settings, redis="none", cache=str(tmp_path / "c"))
+    asked = anyio.Event()
+
+    async def start() -> None:
+        async with coldstart.join(store.url, skeleton=Transposing(), settings=own, wait=False) as replica:
+            async for step in replica.progress():
+                if step.phase is coldstart.Phase.FALLBACK:
+                    asked.set()
+
+    def silent(method: str, key: str) -> Fault:
+        return "silent" if method == "GET" and key.endswith(FILE) and len(store.gateway.read(key)) == 2 else ""
+
+    store.gateway.misbehave = silent
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        await asked.wait()
+        quiet = lambda: any(each.status == 0 for each in store.gateway.seen)  # noqa: E731
+        assert await anyio.to_thread.run_sync(store.gateway.wait_for, quiet)
+        tasks.cancel_scope.cancel()
+    assert await anyio.to_thread.run_sync(store.gateway.wait_for, lambda: store.gateway.open == 0)
+    assert list((tmp_path / "c" / "loading").rglob("data")) == []
 
 
 async def test_a_checkpoint_that_is_overwritten_fails_the_start_by_name(
