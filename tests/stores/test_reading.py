@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed")
 from msgspec.structs import replace
 
 from coldstart.checkpoint import read_checkpoint

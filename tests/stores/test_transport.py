@@ -10,6 +10,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed")
 from msgspec.structs import replace
 
 from coldstart.errors import CheckpointError, TransportError
