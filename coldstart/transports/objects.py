@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -84,8 +84,10 @@ class _Pull:
         self._error: Exception | None = None
 
     async def run(self) -> None:
+        if not self._queue:
+            return
         bucket = await in_thread(self._prefix.connect)
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             stack.callback(bucket.close)
             cached = await self._cached(stack)
 
@@ -114,34 +116,41 @@ class _Pull:
 
     async def _bring(self, request: Request, file: CachedFile | None, bucket: Bucket) -> None:
         """One request: from the cache, or else from the store and then into the cache."""
-        if file is not None and file.has(request.offset, request.offset + request.length):
-            with suppress(OSError):  # a cache that cannot be read costs itself, not the start
-                await in_thread(partial(self._copy, request, file.read))
-                return self._tell(request)
+        if file is not None and await self._is_cached(request, file):
+            self._tell(request)
+            return
         stored = self._prefix.objects[request.file]
         data = await bucket.fetch(stored, request.offset, request.length)
         await in_thread(partial(self._copy, request, partial(_assign, data, request.offset)))
         self._tell(request)
         if file is not None:  # after it has landed: the disk may be slow
             await in_thread(partial(file.write, request.offset, data))
-        return None
+
+    async def _is_cached(self, request: Request, file: CachedFile) -> bool:
+        """Whether it came from the cache; one that cannot be read costs itself, not the start."""
+        if not file.has(request.offset, request.offset + request.length):
+            return False
+        try:
+            await in_thread(partial(self._copy, request, file.read))
+        except OSError:
+            return False
+        return True
 
     def _tell(self, request: Request) -> None:
         for read in request.reads:
             self._landed(read.landed)
 
-    async def _cached(self, stack: AsyncExitStack) -> Mapping[Path, CachedFile]:
-        """The disk cache's files for what is asked for; none if there is no cache."""
-        settings, held = self._prefix.settings, ExitStack()
+    async def _cached(self, stack: ExitStack) -> Mapping[Path, CachedFile]:
+        """The disk cache's files for what is asked for, in use until ``stack`` ends; none if there is no cache."""
+        settings = self._prefix.settings
         if settings.cache is None:
             return {}
-        stack.callback(held.close)
         cache = DiskCache(settings.cache, settings.cache_bytes)
         wanted = {request.file: self._prefix.objects[request.file] for request in self._queue}
         home = self._prefix.url.home
 
         def take() -> Mapping[Path, CachedFile]:
-            return {path: held.enter_context(cache.using(home, stored)) for path, stored in wanted.items()}
+            return {path: stack.enter_context(cache.using(home, stored)) for path, stored in wanted.items()}
 
         return await in_thread(take)
 
