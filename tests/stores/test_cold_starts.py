@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +13,12 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, safe_open, save
 from torch import nn
+from typer.testing import CliRunner
 
 import coldstart
 from coldstart import config
+from coldstart.cli.checks.checkpoint import readable
+from coldstart.cli.main import app
 from coldstart.config import Settings
 from coldstart.errors import CheckpointError, ColdStartFailed, ConfigError
 from coldstart.ports import Checkpoint
@@ -217,6 +221,18 @@ async def test_a_url_that_is_none_is_the_operators_error(url: str, words: str) -
     with pytest.raises(ConfigError, match=words):
         async with coldstart.join(url, settings=Settings(redis="none")):
             pass
+
+
+def test_the_doctor_says_whether_a_store_can_be_read(
+    store: Store, settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = readable(store.url, settings.shelves)
+    assert (found.status, found.finding[: len(store.url)]) == ("ok", store.url)
+    assert "4 tensors of 12.6 MB in 1 of its files" in found.finding
+    told = CliRunner().invoke(app, ["doctor", "--json", "--redis", "none", "--checkpoint", f"{store.url}/none"])
+    checks = {check["name"]: check for check in json.loads(told.stdout)["checks"]}
+    assert (told.exit_code, checks["checkpoint"]["status"]) == (1, "fail")
+    assert "nothing is there" in checks["checkpoint"]["finding"]
 
 
 @pytest.mark.processes
