@@ -18,6 +18,7 @@ from rich.text import Text
 from coldstart import config
 from coldstart.cli.checks import machine, network, security
 from coldstart.cli.checks.check import SECONDS, Check, Look, blocking, fail, guarded
+from coldstart.cli.checks.checkpoint import readable
 from coldstart.cli.checks.links import LinkChecks
 from coldstart.cli.checks.store import StoreChecks
 from coldstart.cli.output import STDERR, STDOUT, emit, say
@@ -30,15 +31,18 @@ SLOW_SECONDS = 8.0
 PEER_SECONDS = 30.0
 """For measuring every transport to a peer."""
 
+CHECKPOINT_SECONDS = 40.0
+"""For headers from a store that must be asked several times."""
+
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _STATUS_WIDTH = 6
 _NAME_WIDTH = 21
 
 
-def run(redis: str | None, peer: str = "", *, json: bool) -> None:
+def run(redis: str | None, peer: str = "", checkpoint: str = "", *, json: bool) -> None:
     """The command; ends with exit code 1 if a check failed."""
     desk = _Desk(None if json else _show)
-    anyio.run(_examine, redis, peer, desk)
+    anyio.run(_examine, redis, peer, checkpoint, desk)
     failed = sum(check.status == "fail" for check in desk.checks)
     if json:
         emit({"ok": not failed, "checks": desk.checks})
@@ -72,7 +76,7 @@ class _Desk:
                 self._show(check)
 
 
-async def _examine(redis: str | None, peer: str, desk: _Desk) -> None:
+async def _examine(redis: str | None, peer: str, checkpoint: str, desk: _Desk) -> None:
     await desk.take("python", blocking(machine.python))
     await desk.take("torch", blocking(machine.torch), SLOW_SECONDS)
     for name, look in (
@@ -87,6 +91,9 @@ async def _examine(redis: str | None, peer: str, desk: _Desk) -> None:
     except ConfigError as error:
         desk.note([fail("settings", error.what, error.advice or "correct it; without it no store or peer is checked")])
     else:
+        if checkpoint:
+            read = partial(readable, checkpoint, settings.shelves)
+            await desk.take("checkpoint", blocking(read), CHECKPOINT_SECONDS)
         await _examine_settings(settings, peer, desk)
     await desk.take("traces", network.traces)
 

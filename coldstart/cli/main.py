@@ -315,6 +315,9 @@ def doctor(
         str,
         typer.Option("--links", metavar="PEER", help="Measure every transport to this worker, or to one on this host."),
     ] = "",
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR|URL", help="See, too, whether this checkpoint can be read from here.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Check this machine: the store, the clock, transports, a real transfer, permissions; and say what to do.
@@ -323,7 +326,7 @@ def doctor(
     """
     from coldstart.cli import doctor as module
 
-    module.run(redis, links, json=json)
+    module.run(redis, links, checkpoint, json=json)
     _be_heard()
 
 

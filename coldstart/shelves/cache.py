@@ -9,9 +9,11 @@ It must not know stores; everything here blocks.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -26,9 +28,11 @@ from coldstart.errors import CheckpointError
 from coldstart.shelves.bucket import Stored
 from coldstart.shelves.extents import Extents, covers, union
 
-_GONE: Final = ".gone-"
+_OBJECT: Final = re.compile(r"[0-9a-f]{32}")
+_REMOVED: Final = re.compile(r"\.gone-[0-9a-f]{16}")
 _KEEP_EVERY: Final = 1 << 30
 """So many bytes are written before what is there is made known: what a crash costs at most."""
+_BLOCK: Final = 4096
 _MAX_HAVE_BYTES: Final = 16 << 20
 
 
@@ -55,11 +59,11 @@ class CachedFile:
         return covers(self._have, start, end)
 
     def read(self, offset: int, view: memoryview) -> None:
-        """Fill ``view`` with the bytes from ``offset`` on, which are there."""
+        """Fill ``view`` with the bytes from ``offset`` on, which are there; raises OSError."""
         while len(view):
             count = os.preadv(self._descriptor, [view], offset)
             if not count:
-                raise CheckpointError(f"{self.path} is shorter than it was", advice="remove it")
+                raise OSError(errno.EIO, f"{self.path} is shorter than it was")
             offset, view = offset + count, view[count:]
 
     def write(self, offset: int, data: memoryview, *, must: bool = False) -> None:
@@ -100,10 +104,13 @@ class CachedFile:
 
 
 class DiskCache:
-    """A directory of objects that takes at most ``limit`` bytes, but for what is in use."""
+    """Objects below ``directory`` that take at most ``limit`` bytes, but for what is in use.
+
+    What else is in that directory is not touched, whatever the operator chose.
+    """
 
     def __init__(self, directory: Path, limit: int) -> None:
-        self._directory, self._limit = directory, limit
+        self._directory, self._limit = directory / "objects", limit
 
     @contextmanager
     def using(self, url: str, stored: Stored) -> Iterator[CachedFile]:
@@ -137,9 +144,9 @@ class DiskCache:
         """Remove what was not used for longest; whether ``size`` bytes at ``home`` then fit."""
         others: list[tuple[int, int, Path]] = []
         for entry in os.scandir(self._directory):
-            if entry.name.startswith(_GONE):
+            if _REMOVED.fullmatch(entry.name):
                 shutil.rmtree(entry.path, ignore_errors=True)  # of a process that ended while it removed it
-            elif (home is None or entry.name != home.name) and entry.is_dir():
+            elif _OBJECT.fullmatch(entry.name) and (home is None or entry.name != home.name):
                 others.append((_used_at(Path(entry.path)), _taken(Path(entry.path)), Path(entry.path)))
         total = size + sum(taken for _, taken, _ in others)
         for _, taken, path in sorted(others):
@@ -180,7 +187,7 @@ def _remove(home: Path) -> bool:
     """Remove an object that nobody uses; it is out of the way at once, and then deleted."""
     try:
         with _locked(home / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
-            gone = home.with_name(f"{_GONE}{secrets.token_hex(8)}")
+            gone = home.with_name(f".gone-{secrets.token_hex(8)}")
             home.rename(gone)
     except OSError:  # in use, or removed by somebody else
         return False
@@ -196,11 +203,11 @@ def _used_at(home: Path) -> int:
 
 
 def _taken(home: Path) -> int:
-    """Bytes on the disk, not the size of a file with holes."""
+    """Bytes on the disk, not the size of a file with holes; the directory and its records are counted as a block."""
     try:
-        return (home / "data").stat().st_blocks * 512
+        return (home / "data").stat().st_blocks * 512 + _BLOCK
     except OSError:
-        return 0
+        return _BLOCK
 
 
 def _read_have(home: Path, size: int) -> Extents:

@@ -17,8 +17,8 @@ from coldstart.errors import ConfigError
 SCHEMES: Final = ("s3", "gs", "az")
 """Amazon S3 and what speaks like it, Google Cloud Storage, Azure Blob Storage."""
 
-_URL: Final = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]+):/{1,2}([^/].*)?\Z", re.DOTALL)
-"""With one slash, too: that is what becomes of a URL in a ``Path``."""
+_URL: Final = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)\Z", re.DOTALL)
+"""With one slash, too: that is what becomes of a URL in a ``Path``. With three, the name of the bucket is missing."""
 
 _SEGMENT_BYTES: Final = 255
 """What file systems allow as a name."""
@@ -76,8 +76,10 @@ def located(checkpoint: str | Path) -> Path | StoreUrl:
     found = _URL.match(str(checkpoint))
     if found is None:
         return Path(checkpoint)
-    scheme, rest = found[1].lower(), found[2] or ""
+    scheme, rest = found[1].lower(), found[3] if len(found[2]) < 3 else ""
     if scheme not in SCHEMES:
+        if len(found[2]) == 1:
+            return Path(checkpoint)
         raise ConfigError(
             f"checkpoint {str(checkpoint)!r:.200} is in no known kind of store",
             advice=f"use {', '.join(f'{each}://' for each in SCHEMES)}, or a path",

@@ -37,9 +37,6 @@ class Prefix(msgspec.Struct, frozen=True):
         """Connections of its own, for the caller to close."""
         return Bucket(self.url, self.settings)
 
-    def shown(self, path: Path) -> str:
-        return f"{self.url}/{path.relative_to(self.root)}".removesuffix("/.")
-
 
 class Objects:
     """See :class:`coldstart.ports.Shelf`. Making one lists the prefix and brings its small files to ``root``."""
@@ -69,7 +66,7 @@ class Objects:
         return self._root
 
     def shown(self, path: Path) -> str:
-        return self.prefix.shown(path)
+        return f"{self._url}/{path.relative_to(self._root)}".removesuffix("/.")
 
     def names(self, directory: Path) -> Sequence[str]:
         return sorted(self._children.get(directory, ()))

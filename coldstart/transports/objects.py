@@ -8,8 +8,8 @@ requests with their connections. It must not know torch, nor any library of a st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ import numpy as np
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Grant, Landed, Memory, Traits
+from coldstart.shelves.bucket import Bucket
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
 from coldstart.transports.placement import Placement
@@ -83,8 +84,10 @@ class _Pull:
         self._error: Exception | None = None
 
     async def run(self) -> None:
-        bucket = self._prefix.connect()
-        async with AsyncExitStack() as stack:
+        if not self._queue:
+            return
+        bucket = await in_thread(self._prefix.connect)
+        with ExitStack() as stack:
             stack.callback(bucket.close)
             cached = await self._cached(stack)
 
@@ -92,18 +95,7 @@ class _Pull:
                 try:
                     while self._queue:
                         request = self._queue.popleft()
-                        file = cached.get(request.file)
-                        end = request.offset + request.length
-                        data: memoryview | None = None
-                        if file is None or not file.has(request.offset, end):
-                            stored = self._prefix.objects[request.file]
-                            data = await bucket.fetch(stored, request.offset, request.length)
-                        await in_thread(partial(self._copy, request, file, data))
-                        for read in request.reads:
-                            self._landed(read.landed)
-                        if file is not None and data is not None:  # after it has landed: the disk may be slow
-                            await in_thread(partial(file.write, request.offset, data))
-                        del data
+                        await self._bring(request, cached.get(request.file), bucket)
                 except Exception as error:
                     self.stop(error)
 
@@ -122,30 +114,57 @@ class _Pull:
         self._error = self._error or error
         self._scope.cancel()
 
-    async def _cached(self, stack: AsyncExitStack) -> Mapping[Path, CachedFile]:
-        """The disk cache's files for what is asked for; none if there is no cache."""
-        settings, held = self._prefix.settings, ExitStack()
+    async def _bring(self, request: Request, file: CachedFile | None, bucket: Bucket) -> None:
+        """One request: from the cache, or else from the store and then into the cache."""
+        if file is not None and await self._is_cached(request, file):
+            self._tell(request)
+            return
+        stored = self._prefix.objects[request.file]
+        data = await bucket.fetch(stored, request.offset, request.length)
+        await in_thread(partial(self._copy, request, partial(_assign, data, request.offset)))
+        self._tell(request)
+        if file is not None:  # after it has landed: the disk may be slow
+            await in_thread(partial(file.write, request.offset, data))
+
+    async def _is_cached(self, request: Request, file: CachedFile) -> bool:
+        """Whether it came from the cache; one that cannot be read costs itself, not the start."""
+        if not file.has(request.offset, request.offset + request.length):
+            return False
+        try:
+            await in_thread(partial(self._copy, request, file.read))
+        except OSError:
+            return False
+        return True
+
+    def _tell(self, request: Request) -> None:
+        for read in request.reads:
+            self._landed(read.landed)
+
+    async def _cached(self, stack: ExitStack) -> Mapping[Path, CachedFile]:
+        """The disk cache's files for what is asked for, in use until ``stack`` ends; none if there is no cache."""
+        settings = self._prefix.settings
         if settings.cache is None:
             return {}
-        stack.callback(held.close)
         cache = DiskCache(settings.cache, settings.cache_bytes)
         wanted = {request.file: self._prefix.objects[request.file] for request in self._queue}
         home = self._prefix.url.home
 
         def take() -> Mapping[Path, CachedFile]:
-            return {path: held.enter_context(cache.using(home, stored)) for path, stored in wanted.items()}
+            return {path: stack.enter_context(cache.using(home, stored)) for path, stored in wanted.items()}
 
         return await in_thread(take)
 
-    def _copy(self, request: Request, file: CachedFile | None, data: memoryview | None) -> None:
-        """Into the target, from ``data`` or else from the cache."""
-        at = 0
+    def _copy(self, request: Request, fill: Callable[[int, memoryview], None]) -> None:
+        """Have ``fill`` bring the bytes of the file from an offset on, for each part of the target in turn."""
+        at = request.offset
         for read in request.reads:
             with self._into.writing(read.target) as views:
                 for view in selected(views, read):
-                    if data is not None:
-                        # numpy lets other threads run meanwhile, which the assignment of views does not.
-                        np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(data[at : at + len(view)], np.uint8))
-                    elif file is not None:
-                        file.read(request.offset + at, view)
+                    fill(at, view)
                     at += len(view)
+
+
+def _assign(data: memoryview, start: int, at: int, view: memoryview) -> None:
+    """By numpy, which lets other threads run meanwhile, as the assignment of views does not."""
+    part = data[at - start : at - start + len(view)]
+    np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))

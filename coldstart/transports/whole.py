@@ -35,13 +35,17 @@ async def fetched(prefix: Prefix, checkpoint: Checkpoint) -> AsyncIterator[Check
     Raises:
         CheckpointError: an object is gone, changed since its header was read, cannot be read, or has no room.
     """
-    with ExitStack() as stack:
+    stack = ExitStack()
+    try:
         cache = stack.enter_context(_cache(prefix))
         files = await in_thread(partial(_taken, prefix, checkpoint, cache, stack))
         await _fill(prefix, files)
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="coldstart-"))) / prefix.root.name
         await in_thread(partial(_link, prefix, files, root))
         yield _moved(checkpoint, prefix.root, root)
+    finally:
+        with anyio.CancelScope(shield=True):  # in a thread: the removal of large files takes its time
+            await in_thread(stack.close)
 
 
 @contextmanager
@@ -73,7 +77,7 @@ async def _fill(prefix: Prefix, files: Mapping[Path, CachedFile]) -> None:
         for start, end in missing(file.have, prefix.objects[path].size, READ_BYTES)
     )
     failed: list[Exception] = []
-    with closing(prefix.connect()) as bucket:
+    with closing(await in_thread(prefix.connect)) as bucket:
 
         async def work() -> None:
             try:

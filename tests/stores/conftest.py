@@ -19,8 +19,6 @@ import pytest
 
 from tests.stores.gateway import Gateway, gateway
 
-obstore = pytest.importorskip("obstore", reason="obstore is not installed")
-
 KEY, SECRET, BUCKET = "reader", "a-secret-of-the-tests", "models"
 WEED = Path(sys.executable).parent / "weed"
 START_SECONDS = 30.0
@@ -42,8 +40,8 @@ class Store(NamedTuple):
     port: int
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object, past the gateway."""
-        obstore.put(_straight(self.port), f"{self.prefix}/{name}", content)
+        """Write an object."""
+        _put(self.port, f"{self.prefix}/{name}", content)
 
     def upload(self, directory: Path) -> None:
         for file in sorted(directory.rglob("*")):
@@ -79,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=home)
     try:
         _wait_until_it_answers(ports[6], process, home / "log")
-        obstore.put(_straight(ports[6]), "made", b"")  # the server makes the bucket
+        _put(ports[6], "made", b"")  # the server makes the bucket
         yield Server(ports[6])
     finally:
         process.kill()
@@ -106,8 +104,10 @@ def environment(endpoint: str) -> dict[str, str]:
     }
 
 
-def _straight(port: int) -> object:
-    return obstore.store.S3Store(
+def _put(port: int, key: str, content: bytes) -> None:
+    """Past the gateway."""
+    obstore = pytest.importorskip("obstore", reason="obstore is not installed")
+    store = obstore.store.S3Store(
         BUCKET,
         access_key_id=KEY,
         secret_access_key=SECRET,
@@ -115,6 +115,7 @@ def _straight(port: int) -> object:
         endpoint=f"http://127.0.0.1:{port}",
         client_options={"allow_http": True},
     )
+    obstore.put(store, key, content)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -140,10 +140,24 @@ def test_two_who_keep_different_parts_have_both(tmp_path: Path) -> None:
 
 
 def test_a_removal_that_was_cut_short_is_finished(tmp_path: Path) -> None:
-    (tmp_path / ".gone-1234").mkdir(parents=True)
-    (tmp_path / ".gone-1234" / "data").write_bytes(b"x")
+    left = tmp_path / "objects" / f".gone-{'0' * 16}"
+    left.mkdir(parents=True)
+    (left / "data").write_bytes(b"x")
     keep(DiskCache(tmp_path, 10 * SIZE), "a")
-    assert not (tmp_path / ".gone-1234").exists()
+    assert not left.exists()
+
+
+def test_what_is_not_its_own_is_not_touched(tmp_path: Path) -> None:
+    """An operator may choose a directory in which there is something already."""
+    others = [tmp_path / "weights", tmp_path / "objects" / "x", tmp_path / ("0" * 32), tmp_path / "objects" / ".gone-x"]
+    for other in others:
+        other.mkdir(parents=True)
+        (other / "data").write_bytes(b"x" * SIZE)
+    cache = DiskCache(tmp_path, 0)
+    keep(cache, "a")
+    cache.trim()
+    assert all((other / "data").exists() for other in others)
+    assert not kept(cache, "a")
 
 
 def test_a_full_disk_costs_nothing_but_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

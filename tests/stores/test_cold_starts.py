@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,15 +13,19 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file, safe_open, save
 from torch import nn
+from typer.testing import CliRunner
 
 import coldstart
 from coldstart import config
+from coldstart.cli.checks.checkpoint import readable
+from coldstart.cli.main import app
 from coldstart.config import Settings
 from coldstart.errors import CheckpointError, ColdStartFailed, ConfigError
 from coldstart.ports import Checkpoint
 from coldstart.skeletons.module import ModuleSkeleton
 from tests.cli.conftest import CommandLine
 from tests.stores.conftest import Store
+from tests.stores.gateway import Fault
 
 Write = Callable[..., Path]
 FILE = "model.safetensors"
@@ -142,6 +147,35 @@ async def test_a_builder_that_loads_whole_files(keep: bool, store: Store, settin
     assert len(left) == (1 if keep else 0)
 
 
+async def test_a_start_that_is_cancelled_as_whole_files_come_leaves_nothing(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    content = save({"w": torch.zeros(3, 2)})
+    store.put(FILE, content)
+    store.put("config.json", b"{}")
+    own = replace(settings, redis="none", cache=str(tmp_path / "c"))
+    asked = anyio.Event()
+
+    async def start() -> None:
+        async with coldstart.join(store.url, skeleton=Transposing(), settings=own, wait=False) as replica:
+            async for step in replica.progress():
+                if step.phase is coldstart.Phase.FALLBACK:
+                    asked.set()
+
+    def silent(method: str, key: str) -> Fault:
+        return "silent" if method == "GET" and key.endswith(FILE) and len(store.gateway.read(key)) == 2 else ""
+
+    store.gateway.misbehave = silent
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        await asked.wait()
+        quiet = lambda: any(each.status == 0 for each in store.gateway.seen)  # noqa: E731
+        assert await anyio.to_thread.run_sync(store.gateway.wait_for, quiet)
+        tasks.cancel_scope.cancel()
+    assert await anyio.to_thread.run_sync(store.gateway.wait_for, lambda: store.gateway.open == 0)
+    assert list((tmp_path / "c" / "loading").rglob("data")) == []
+
+
 async def test_a_checkpoint_that_is_overwritten_fails_the_start_by_name(
     store: Store, settings: Settings, directory: Path
 ) -> None:
@@ -187,6 +221,18 @@ async def test_a_url_that_is_none_is_the_operators_error(url: str, words: str) -
     with pytest.raises(ConfigError, match=words):
         async with coldstart.join(url, settings=Settings(redis="none")):
             pass
+
+
+def test_the_doctor_says_whether_a_store_can_be_read(
+    store: Store, settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = readable(store.url, settings.shelves)
+    assert (found.status, found.finding[: len(store.url)]) == ("ok", store.url)
+    assert "4 tensors of 12.6 MB in 1 of its files" in found.finding
+    told = CliRunner().invoke(app, ["doctor", "--json", "--redis", "none", "--checkpoint", f"{store.url}/none"])
+    checks = {check["name"]: check for check in json.loads(told.stdout)["checks"]}
+    assert (told.exit_code, checks["checkpoint"]["status"]) == (1, "fail")
+    assert "nothing is there" in checks["checkpoint"]["finding"]
 
 
 @pytest.mark.processes

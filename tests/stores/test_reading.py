@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed")
 from msgspec.structs import replace
 
 from coldstart.checkpoint import read_checkpoint
@@ -101,6 +103,20 @@ class TestHeaders:
         store.put("model.safetensors", bytes(content))
         assert find(store.url, settings).checkpoint.fingerprint != first
 
+    def test_shards(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
+        content = (directory / "model.safetensors").read_bytes()
+        names = list(read_checkpoint(directory).tensors)
+        shards = {name: f"part-{at % 2}.safetensors" for at, name in enumerate(names)}
+        for file in set(shards.values()):
+            store.put(f"sharded/{file}", content)
+        store.put("sharded/model.safetensors.index.json", json.dumps({"weight_map": shards}).encode())
+        checkpoint = find(f"{store.url}/sharded", settings).checkpoint
+        assert {name: tensor.file.name for name, tensor in checkpoint.tensors.items()} == shards
+        store.put("sharded/model.safetensors.index.json", b'{"weight_map": {"a": "gone.safetensors"}}')
+        assert f"{store.url}/sharded/model.safetensors.index.json refers to 'gone" in refused(
+            f"{store.url}/sharded", settings
+        )
+
     def test_a_single_file(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
         checkpoint = find(f"{store.url}/model.safetensors", settings).checkpoint
         assert set(checkpoint.tensors) == set(read_checkpoint(directory).tensors)
@@ -153,7 +169,7 @@ class TestRefusals:
 
     def test_nobody_answers(self, store: Store, settings: ShelfSettings, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        assert f"cannot read {store.url}: " in refused(store.url, settings)
+        assert f"cannot read {store.url}: " in refused(store.url, replace(settings, retry_seconds=0.3))
 
     def test_hostile_headers_are_refused_by_their_url(
         self, store: Store, directory: Path, settings: ShelfSettings
@@ -200,4 +216,4 @@ class TestTrouble:
 
     def test_what_does_not_pass_is_said(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
         store.gateway.misbehave = lambda method, key: "slow down"
-        assert "503" in refused(store.url, settings)
+        assert "503" in refused(store.url, replace(settings, retry_seconds=0.3))

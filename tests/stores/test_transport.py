@@ -10,6 +10,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+
+pytest.importorskip("obstore", reason="obstore is not installed")
 from msgspec.structs import replace
 
 from coldstart.errors import CheckpointError, TransportError
@@ -285,6 +287,26 @@ class TestCache:
         assert target.storages == held.storages
         assert merged(landed.spans) == (whole(layout),)
         assert asked > 0
+
+    @pytest.mark.parametrize("damage", ["cut", "failing"])
+    async def test_a_cache_that_cannot_be_read_costs_itself(
+        self, damage: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        layout = layout_of(2 * STEP)
+        held = BytesMemory(layout, seed=1)
+        prefix, placement = uploaded(store, held, replace(SETTINGS, cache=tmp_path / "cache"))
+        await ObjectTransport(prefix, placement).pull(b"", [whole(layout)], BytesMemory(layout), Landings())
+
+        def preadv(descriptor: int, views: object, offset: int) -> int:
+            if damage == "failing":
+                raise OSError(5, "Input/output error")
+            return 0
+
+        monkeypatch.setattr("coldstart.shelves.cache.os.preadv", preadv)
+        target, landed = BytesMemory(layout), Landings()
+        await ObjectTransport(prefix, placement).pull(b"", [whole(layout)], target, landed)
+        assert target.storages == held.storages
+        assert sum(span.length for span in landed.spans) == layout.nbytes
 
     async def test_another_content_under_the_same_name_is_another_object(self, store: Store, tmp_path: Path) -> None:
         settings = replace(SETTINGS, cache=tmp_path / "cache")
