@@ -27,7 +27,7 @@ from tests.embed.worker import Worker, free_places, free_port
 
 GRACE_SECONDS = CHECK_SECONDS + CHECK_TIMEOUT + 0.5
 """How long a worker that ends still takes requests: by then the balancer knows, however busy the machine is."""
-RATE = 30.0
+RATE = 20.0
 """Requests a second in all."""
 LAYERS, FEATURES = 8, 1024
 """Those of the examples: 34 MB."""
