@@ -1,8 +1,8 @@
 """Health checks for applications that speak ASGI: FastAPI, Starlette, or none of them.
 
-Decides how a request of ASGI becomes a question, and an answer a response. It depends on no framework
-and must not know what is answered; that is ``healthchecks.py``'s. The protocol is ASGI 3.0
-(https://asgi.readthedocs.io/en/latest/specs/main.html).
+Decides how a request of ASGI becomes a question, and an answer a response, and that connections end
+while a worker drains. It depends on no framework and must not know what is answered; that is
+``healthchecks.py``'s. The protocol is ASGI 3.0 (https://asgi.readthedocs.io/en/latest/specs/main.html).
 
     app = FastAPI(lifespan=lifespan)
     app.add_middleware(HealthRoutes, checks=checks)       # or, for any ASGI application:
