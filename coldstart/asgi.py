@@ -1,8 +1,8 @@
 """Health checks for applications that speak ASGI: FastAPI, Starlette, or none of them.
 
-Decides how a request of ASGI becomes a question, and an answer a response. It depends on no framework
-and must not know what is answered; that is ``healthchecks.py``'s. The protocol is ASGI 3.0
-(https://asgi.readthedocs.io/en/latest/specs/main.html).
+Decides how a request of ASGI becomes a question, and an answer a response, and that connections end
+while a worker drains. It depends on no framework and must not know what is answered; that is
+``healthchecks.py``'s. The protocol is ASGI 3.0 (https://asgi.readthedocs.io/en/latest/specs/main.html).
 
     app = FastAPI(lifespan=lifespan)
     app.add_middleware(HealthRoutes, checks=checks)       # or, for any ASGI application:
@@ -31,6 +31,9 @@ class HealthRoutes:
 
     It is outside of the application's own middleware if it is added last, so that health checks need no
     credentials and are not logged as requests. Without ``app`` everything else is not found.
+
+    While the worker drains, the application's answers over HTTP/1 end their connection: a client that keeps one, or
+    a balancer of connections, goes elsewhere with the next request, before the server closes it in the client's face.
     """
 
     def __init__(self, app: App | None = None, *, checks: HealthChecks) -> None:
@@ -45,7 +48,8 @@ class HealthRoutes:
                 await _respond(answer or await self._checks.drained(), asked, send)
                 return
         if self._app is not None:
-            await self._app(scope, receive, send)
+            parting = scope["type"] == "http" and self._checks.draining and str(scope["http_version"]).startswith("1")
+            await self._app(scope, receive, _parting(send) if parting else send)
         elif scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "websocket":
@@ -71,6 +75,19 @@ async def _respond(answer: Answer, asked: Asked, send: Send) -> None:
         headers.append((b"allow", answer.allow.encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if asked.method == "HEAD" else answer.body})
+
+
+def _parting(send: Send) -> Send:
+    """``send``, with the last answer of its connection."""
+
+    async def send_last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = cast("Iterable[tuple[bytes, bytes]]", message.get("headers", ()))
+            kept = [(name, value) for name, value in headers if name.lower() != b"connection"]
+            message = {**message, "headers": [*kept, (b"connection", b"close")]}
+        await send(message)
+
+    return send_last
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

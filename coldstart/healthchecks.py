@@ -76,6 +76,11 @@ class HealthChecks:
             self._replica = None
 
     @property
+    def draining(self) -> bool:
+        """Whether this worker is being taken out of service, by this or by :meth:`coldstart.Replica.drain`."""
+        return self._drained_at is not None or (self._replica is not None and self._replica.draining)
+
+    @property
     def health(self) -> Health:
         """How the replica stands; quick, for the loop that it runs on."""
         health = self._replica.health if self._replica is not None else Health()

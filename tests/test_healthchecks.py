@@ -40,11 +40,16 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return config.load({"directory": str(tmp_path_factory.mktemp("v")), "drain": 2.0}, environ={})
 
 
-async def over_asgi(
-    app: App, method: str, path: str, client: tuple[str, int] | None = ("127.0.0.1", 1), *fields: tuple[bytes, bytes]
-) -> Answered:
+async def sent_over_asgi(
+    app: App,
+    method: str,
+    path: str,
+    client: tuple[str, int] | None = ("127.0.0.1", 1),
+    *fields: tuple[bytes, bytes],
+    version: str = "1.1",
+) -> list[Message]:
     """One request without a server."""
-    scope = {"type": "http", "method": method, "path": path, "root_path": "", "query_string": b""}
+    scope = {"type": "http", "http_version": version, "root_path": "", "query_string": b""}
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -53,9 +58,24 @@ async def over_asgi(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await app({**scope, "client": client, "headers": list(fields)}, receive, send)
+    asked = {"method": method, "path": path, "client": client, "headers": list(fields)}
+    await app({**scope, **asked}, receive, send)
+    return sent
+
+
+async def over_asgi(
+    app: App, method: str, path: str, client: tuple[str, int] | None = ("127.0.0.1", 1), *fields: tuple[bytes, bytes]
+) -> Answered:
+    """The same, as a client sees it."""
+    sent = await sent_over_asgi(app, method, path, client, *fields)
     body = b"".join(message.get("body", b"") for message in sent[1:])  # type: ignore[misc]
     return Answered(int(str(sent[0]["status"])), body)
+
+
+async def connection_of(app: App, version: str) -> list[bytes]:
+    """What the application's answer says of its connection."""
+    start, *_ = await sent_over_asgi(app, "GET", "/", version=version)
+    return [value for name, value in start["headers"] if name == b"connection"]  # type: ignore[attr-defined]
 
 
 def told(answered: Answered) -> Health:
@@ -141,6 +161,16 @@ async def test_the_application_keeps_everything_else(mounted: bool) -> None:
     assert (await over_asgi(app, "GET", f"{below}/drain")).status == 404
     assert (await over_asgi(app, "GET", "/")).body == b"hello"
     assert (await over_asgi(app, "GET", f"{below}/unknown")).status == 404
+
+
+@pytest.mark.parametrize(("version", "said"), [("1.1", [b"close"]), ("2", [])])
+async def test_connections_end_while_it_drains(version: str, said: list[bytes]) -> None:
+    """Whoever keeps one would meet a closed door otherwise. HTTP/2 has a way of its own, and no such header."""
+    checks = HealthChecks()
+    app = HealthRoutes(hello(), checks=checks)
+    assert await connection_of(app, version) == []
+    await checks.drain()
+    assert await connection_of(app, version) == said
 
 
 async def test_without_an_application_it_is_one_of_its_own() -> None:

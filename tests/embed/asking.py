@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import socket
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.client import HTTPException, HTTPResponse
@@ -13,6 +15,8 @@ from typing import NamedTuple, cast
 import anyio
 import msgspec
 
+MOST_KEPT = 4
+"""Connections that a client keeps; few, so that each is used within the grace of a worker that ends."""
 SECONDS = 15.0
 """A request that has not been answered after so long is lost."""
 
@@ -85,10 +89,54 @@ async def ask_line(port: int, line: bytes) -> bytes:
 
 async def numbers_of_http(port: int, inputs: list[float]) -> list[float]:
     """What a worker with HTTP makes of ``inputs``."""
-    answered = await ask_http(port, "POST", "/predict", msgspec.json.encode(inputs))
+    return _numbers(await ask_http(port, "POST", "/predict", msgspec.json.encode(inputs)))
+
+
+def _numbers(answered: Answered) -> list[float]:
     if answered.status != 200:
         raise ConnectionError(f"status {answered.status}: {answered.body!r:.120}")
     return msgspec.json.decode(answered.body, type=list[float])
+
+
+class Kept:
+    """A client that keeps its connections, as most do; where a worker ends one, the next request makes a new one."""
+
+    def __init__(self, port: int, inputs: list[float]) -> None:
+        self._port = port
+        body = msgspec.json.encode(inputs)
+        self._request = request("POST", "/predict", body).replace(b"connection: close", b"connection: keep-alive")
+        self._idle: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = deque()
+
+    async def __call__(self) -> list[float]:
+        """What a worker makes of the inputs."""
+        with anyio.fail_after(SECONDS):
+            reader, writer = await self._connection()
+            try:
+                writer.write(self._request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                (length,) = re.findall(rb"content-length: (\d+)", head)
+                answered = parsed(head + await reader.readexactly(int(length)))
+            except BaseException:
+                writer.close()
+                raise
+        if b"connection: close" in head or len(self._idle) == MOST_KEPT:
+            writer.close()
+        else:
+            self._idle.append((reader, writer))
+        return _numbers(answered)
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The one that was idle for longest, so that none is for long; not one that is known to have ended."""
+        while self._idle:
+            reader, writer = self._idle.popleft()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+    def close(self) -> None:
+        for _, writer in self._idle:
+            writer.close()
 
 
 async def numbers_of_line(port: int, inputs: list[float]) -> list[float]:

@@ -1,7 +1,7 @@
-"""HAProxy, as the balancer before the workers: it sends requests to whoever says 200 on /readyz.
+"""HAProxy, as the balancer before the workers: it sends connections to whoever says 200 on /readyz.
 
-What a Service of Kubernetes does by its endpoints, this does by active checks. It tries nothing twice:
-a request that a worker loses is lost, and is to be seen.
+What a Service of Kubernetes does by its endpoints, this does by active checks, and like that it knows
+connections and no requests. It tries nothing twice: a request that a worker loses is lost, and is to be seen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONFIG = """
 global
     stats socket {place}/admin level user
 defaults
-    mode {mode}
+    mode tcp
     retries 0
     timeout connect 5s
     timeout client 30s
@@ -80,7 +80,7 @@ class Balancer:
 
 
 @asynccontextmanager
-async def balancer(place: Path, port: int, places: Sequence[Place], *, http: bool) -> AsyncIterator[Balancer]:
+async def balancer(place: Path, port: int, places: Sequence[Place]) -> AsyncIterator[Balancer]:
     """HAProxy before ``places``."""
     servers = (f"    server w{index} 127.0.0.1:{each.port} port {each.health}" for index, each in enumerate(places))
     config = place / "haproxy.cfg"
@@ -88,7 +88,6 @@ async def balancer(place: Path, port: int, places: Sequence[Place], *, http: boo
         _CONFIG.format(
             place=place,
             port=port,
-            mode="http" if http else "tcp",
             check=round(CHECK_SECONDS * 1000),
             timeout=round(CHECK_TIMEOUT * 1000),
             servers="\n".join(servers),

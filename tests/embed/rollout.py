@@ -6,11 +6,10 @@ sends requests to it, in ``balancer.py``; from where they come, in ``load.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -20,14 +19,14 @@ from rig.store import Store
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.embed.asking import numbers_of_http, numbers_of_line
+from tests.embed.asking import Kept, numbers_of_line
 from tests.embed.balancer import CHECK_SECONDS, CHECK_TIMEOUT, Balancer, balancer
-from tests.embed.load import Load, load
+from tests.embed.load import Ask, Load, load
 from tests.embed.worker import Worker, free_places, free_port
 
 GRACE_SECONDS = CHECK_SECONDS + CHECK_TIMEOUT + 0.5
 """How long a worker that ends still takes requests: by then the balancer knows, however busy the machine is."""
-RATE = 30.0
+RATE = 20.0
 """Requests a second in all."""
 LAYERS, FEATURES = 8, 1024
 """Those of the examples: 34 MB."""
@@ -35,17 +34,17 @@ INPUTS = [1.0, 2.0, 3.0]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """One way to serve: the example, and how it is asked."""
+    """One way to serve: the example, and whether it speaks HTTP."""
 
     example: str
     http: bool
-    ask: Callable[[int, list[float]], Coroutine[Any, Any, list[float]]]
+
+    def client(self, port: int) -> AbstractContextManager[Ask]:
+        """Who asks at ``port``: clients of HTTP keep connections, those of lines have a new one for each request."""
+        return closing(Kept(port, INPUTS)) if self.http else nullcontext(partial(numbers_of_line, port, INPUTS))
 
 
-KINDS = {
-    "fastapi": Kind("04_fastapi.py", True, numbers_of_http),
-    "asyncio": Kind("05_plain_asyncio.py", False, numbers_of_line),
-}
+KINDS = {"fastapi": Kind("04_fastapi.py", True), "asyncio": Kind("05_plain_asyncio.py", False)}
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -88,6 +87,16 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
+    async def replace_all(self) -> None:
+        """One by one, the last one without a store."""
+        async with anyio.create_task_group() as ending:
+            for left in reversed(range(len(self.workers))):
+                if left == 0:
+                    self.store.kill()
+                    assert await self.all_serve(), "somebody does not serve without the store"
+                await self.replace(ending)
+        assert await self.all_serve(), "somebody does not serve without the store"
+
     async def replace(self, ending: TaskGroup) -> None:
         """Start one; when it is ready, tell the oldest one to end, which ``ending`` waits for."""
         new = self.start()
@@ -127,7 +136,7 @@ async def fleet(kind: Kind, place: Path, count: int) -> AsyncIterator[tuple[Flee
         resources.callback(store.kill)
         made = Fleet(kind, place, write_checkpoint(place / "model"), store, count)
         resources.callback(lambda: [worker.kill() for worker in made.workers])
-        front = await resources.enter_async_context(balancer(place, free_port(), made.places, http=kind.http))
+        front = await resources.enter_async_context(balancer(place, free_port(), made.places))
         for worker in [made.start() for _ in range(count)]:
             await worker.ready()
         await front.settled(count)
@@ -136,17 +145,10 @@ async def fleet(kind: Kind, place: Path, count: int) -> AsyncIterator[tuple[Flee
 
 async def roll(kind: Kind, place: Path, count: int) -> tuple[Outcome, list[str]]:
     """Replace all ``count`` workers under load, the last one without a store; returns what failed, too."""
-    async with (
-        fleet(kind, place, count) as (workers, front),
-        load(partial(kind.ask, front.port, INPUTS), expected(place / "model"), RATE) as made,
-    ):
-        async with anyio.create_task_group() as ending:
-            for left in reversed(range(count)):
-                if left == 0:
-                    workers.store.kill()
-                    assert await workers.all_serve(), "somebody does not serve without the store"
-                await workers.replace(ending)
-        assert await workers.all_serve(), "somebody does not serve without the store"
+    async with fleet(kind, place, count) as (workers, front):
+        with kind.client(front.port) as client:
+            async with load(client, expected(place / "model"), RATE) as made:
+                await workers.replace_all()
     return workers.outcome(made), made.failures
 
 

@@ -1,8 +1,9 @@
-"""A worker that is told to end is no source any more while its last requests are still being answered."""
+"""A worker lives at once, and is no source any more while its last requests are still being answered."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,6 +54,26 @@ async def until_advertised(store: Store, wanted: int) -> None:
     with anyio.fail_after(SECONDS):
         while await advertised(store) != wanted:
             await anyio.sleep(0.05)
+
+
+async def test_it_lives_while_the_checkpoint_hangs_and_ends_when_told_to(place: Path) -> None:
+    """Nothing comes out of this checkpoint: what answers does not wait for it."""
+    checkpoint, where = place / "model", free_places(1, apart=False)[0]
+    checkpoint.mkdir()
+    os.mkfifo(checkpoint / "model.safetensors")
+    worker = Worker("04_fastapi.py", checkpoint, where, place / "log", {"COLDSTART_REDIS": "none"})
+    try:
+        with anyio.fail_after(SECONDS):
+            while (told := await worker.health()) is None:
+                await anyio.sleep(0.05)
+        assert (told[0], told[1].phase, told[1].draining) == (503, "IDLE", False)
+        assert await worker.alive()
+        body = msgspec.json.encode(INPUTS)
+        assert (await ask_http(worker.place.port, "POST", "/predict", body)).status == 503
+        worker.terminate()
+        assert await worker.ended() == -15
+    finally:
+        worker.kill()
 
 
 async def test_it_is_withdrawn_while_a_request_is_in_flight(place: Path) -> None:

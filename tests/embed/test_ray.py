@@ -52,6 +52,7 @@ class Ray:
             "COLDSTART_REDIS": store.url,
             "COLDSTART_CACHE": "none",
             "OMP_NUM_THREADS": "1",
+            "RAY_AUTH_MODE": "disabled",  # else it writes a token into the user's home
             "RAY_TMPDIR": str(place),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
