@@ -1,103 +1,133 @@
-"""The journal of a cold start on the bus: one entry per change of state, for operators.
+"""The journal of a cold start on the bus: what its machines went through, for operators.
 
-Decides what of a step is worth keeping for others to read. It is written behind the cold start,
-never in its way: when the bus is down or slow, entries are dropped and counted.
+Decides when lines are written: behind the cold start, never in its way, and as few calls as possible. What a line
+says is decided in ``chronicle``. While the bus is down lines are kept, as many as there is room for, and written when
+it is back: a line that comes twice has the same number and counts once.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import msgspec
 
+from coldstart.chronicle.lines import AnyLine, Ended, Header, Lent, pack
+from coldstart.chronicle.noting import JoinerNotes, SourceNotes
 from coldstart.errors import BusError
-from coldstart.machine import phase_of
-from coldstart.phases.states import Phase, State
+from coldstart.layout import Layout
+from coldstart.phases.states import State
 from coldstart.ports import Bus
-from coldstart.refusals import Refusals
 from coldstart.runner import Entry
+from coldstart.source import Source
 
 LATER_SECONDS = 0.05
 """The cold start has the event loop for itself for so long when it has just ended."""
 
 GATHER_SECONDS = 2.0
-"""Entries of so long are written together; but at once when the cold start has ended."""
+"""Lines of so long are written together; but at once when the cold start has ended."""
+
+LENT_SECONDS = 10.0
+"""What was lent can wait longer: the joiner tells of it, too."""
+
+AGAIN_SECONDS = 5.0
+"""After a call that failed the next one waits so long."""
 
 KEPT = 256
-"""Entries that wait to be written, at most."""
-
-_ENDS = (Phase.SERVE, Phase.FAILED, Phase.GONE)
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One entry as it is written, in JSON. ``at`` is in seconds of the epoch on the worker's clock."""
-
-    at: float
-    worker: str
-    number: int
-    event: str
-    left: str
-    entered: str
-    phase: str
-    attempt: int
-    verified: int
-    chunks: int
-    effects: tuple[str, ...]
-    reason: str = ""
-    refused: Mapping[str, int] = {}
-    """How much was not believed so far, by reason, where the fleet has keys."""
+"""Lines that wait to be written, at most; further ones are dropped and counted."""
 
 
 class Journal:
-    """Observes a joiner and writes its changes of state to ``bus``."""
+    """Told of each step of a worker's machines (:meth:`joiner`, :meth:`source`); writes from :meth:`run`.
 
-    def __init__(self, bus: Bus, shard: str, worker: str, refusals: Refusals | None = None) -> None:
-        self._bus, self._shard, self._worker = bus, shard, worker
-        self._refusals = refusals or Refusals()
-        self._lines: list[Line] = []
-        self._begun, self._ended = anyio.Event(), anyio.Event()
+    Args:
+        header: of which cold start the lines are.
+        layout: of the carried tensors.
+        began: monotonic seconds at which the cold start began.
+        refused: what was not believed so far, by reason, where the fleet has keys.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        header: Header,
+        layout: Layout,
+        began: float,
+        refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._bus, self._header, self._began = bus, header, began
+        self._joiner_notes, self._source_notes = JoinerNotes(layout, began), SourceNotes(began)
+        self._refused = refused
+        self._lines: list[tuple[int, AnyLine]] = []
+        self._number = 0
+        self._due = math.inf
+        self._closing = False
+        self._changed = anyio.Event()
         self.dropped = 0
 
-    def __call__(self, entry: Entry[State]) -> None:
-        if type(entry.before) is type(entry.after) and entry.before.journey.attempt == entry.after.journey.attempt:
-            return
-        journey = entry.after.journey
-        new_detour = len(journey.detours) > len(entry.before.journey.detours)
-        line = Line(
-            at=time.time(),
-            worker=self._worker,
-            number=entry.number,
-            event=type(entry.event).__name__,
-            left=type(entry.before).__name__,
-            entered=type(entry.after).__name__,
-            phase=phase_of(entry.after).value,
-            attempt=journey.attempt,
-            verified=len(journey.verified),
-            chunks=journey.total,
-            effects=tuple(type(effect).__name__ for effect in entry.effects),
-            reason=journey.detours[-1] if new_detour else "",
-            refused=self._refusals.counts(),
-        )
-        if len(self._lines) == KEPT:
-            self.dropped += 1
-            return
-        self._lines.append(line)
-        self._begun.set()
-        if phase_of(entry.after) in _ENDS:
-            self._ended.set()
+    def joiner(self, entry: Entry[State]) -> None:
+        """Take a step of the joiner's machine in."""
+        self._add(self._joiner_notes(entry), entry.at)
+
+    def source(self, entry: Entry[Source]) -> None:
+        """Take a step of the source's machine in."""
+        self._add(self._source_notes(entry), entry.at)
 
     async def run(self) -> None:
         """Write until cancelled, what comes in a moment together: each call is a round trip, for the store too."""
         while True:
-            await self._begun.wait()
-            with anyio.move_on_after(GATHER_SECONDS):
-                await self._ended.wait()
-            await anyio.sleep(LATER_SECONDS)
-            lines, self._lines = self._lines, []
-            self._begun, self._ended = anyio.Event(), anyio.Event()
+            await self._until_due()
+            lines, self._due = tuple(self._lines), math.inf
+            sent = anyio.current_time() - self._began
             try:
-                await self._bus.record(self._shard, [msgspec.json.encode(line) for line in lines])
+                await self._bus.record(self._header.shard, list(pack(self._header, lines, sent)))
             except BusError:
-                self.dropped += len(lines)
+                if self._closing:
+                    self._lines.clear()
+                self._due = min(self._due, anyio.current_time() + AGAIN_SECONDS)
+            else:
+                del self._lines[: len(lines)]
+            self._wake()
+
+    async def written(self) -> None:
+        """Wait until everything has been written, or cannot be: the worker is about to end."""
+        self._closing = True
+        while self._lines:
+            self._due = -math.inf
+            self._wake()
+            await self._changed.wait()
+
+    async def _until_due(self) -> None:
+        while not self._lines or self._due > anyio.current_time():
+            changed = self._changed
+            with anyio.move_on_at(self._due):
+                await changed.wait()
+
+    def _add(self, lines: Sequence[AnyLine], at: float) -> None:
+        for line in lines:
+            if isinstance(line, Ended):
+                line = msgspec.structs.replace(line, refused=dict(self._refused()))
+            self._number += 1
+            if len(self._lines) >= KEPT:
+                self.dropped += 1
+                continue
+            self._lines.append((self._number, line))
+            due = _due(line, at)
+            if due < self._due:
+                self._due = due
+                self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+def _due(line: AnyLine, at: float) -> float:
+    match line:
+        case Ended():
+            return at + LATER_SECONDS
+        case Lent():
+            return at + LENT_SECONDS
+        case _:
+            return at + GATHER_SECONDS

@@ -13,7 +13,7 @@ import anyio
 
 from coldstart import effects, events
 from coldstart.effects import Effect
-from coldstart.errors import BusError, ColdstartError, TransportError
+from coldstart.errors import ColdstartError, TransportError, TruthConflict
 from coldstart.events import Event
 from coldstart.inspecting import Inspector
 from coldstart.messages import MAX_TICKET_BYTES, Accept, Done, Doubt, Hello, Offer, Progress, Refusal, encode
@@ -46,6 +46,7 @@ class Lending:
         inspector: looks whether they are still so.
         transports, terms: what is lent over, and on what conditions.
         host, rack: where we are, in the advert.
+        left: called when nothing is lent any more, before the host hears of it.
         received: bytes per second at which our weights came from a peer; 0: not known.
         advertised: called after the first advert of all chunks: nobody need wait for us any more.
 
@@ -64,13 +65,15 @@ class Lending:
         *,
         host: str,
         advertised: Callable[[], Awaitable[None]],
+        left: Callable[[], Awaitable[None]],
         rack: str = "",
         received: Callable[[], int] = int,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._inspector = inspector
-        self._terms, self._host, self._rack, self._advertised = terms, host, rack, advertised
+        self._terms, self._host, self._rack = terms, host, rack
+        self._advertised, self._left = advertised, left
         self._received = received
         self._complete = False
         self._numbers: dict[str, int] = {}
@@ -93,7 +96,7 @@ class Lending:
             match effect:
                 case effects.Advertise():
                     logger().warning("advert failed", worker=self._worker.name, reason=str(error))
-                    self.post(events.AdvertFailed(str(error)))
+                    self.post(events.AdvertFailed(str(error), conflict=isinstance(error, TruthConflict)))
                 case effects.Inspect(generation=generation):
                     self.post(events.WeightsDamaged(generation, -1, f"they cannot be digested: {error}"[:512]))
                 case effects.OpenOffer(transfer=transfer):
@@ -132,6 +135,7 @@ class Lending:
             case effects.ReportDrained():
                 await self._inspector.leave()
                 async with self._in_order:  # the withdrawal comes first: the host may leave at once
+                    await self._left()
                     self.post_to_joiner(events.Drained())
             case _:
                 raise AssertionError(f"not an effect of the source: {effect}")
@@ -201,7 +205,7 @@ class Lending:
         if not self._truths.published:
             shard = str(self._station.shard)
             logger().error("truth conflict", shard=shard, roots=list(roots), worker=self._worker.name)
-            raise BusError("published truths disagree", advice="this worker serves but does not lend")
+            raise TruthConflict("published truths disagree", advice="this worker serves but does not lend")
 
     def _vouch_for(self, held: Sequence[str], *, waiting: bool) -> None:
         """A joiner that a transport sees reading is alive, whether or not its letters come through.

@@ -7,15 +7,17 @@ off, listens again, and tells both machines when the store has lost its memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 import anyio
 
 from coldstart.errors import BadMessage, BusError
-from coldstart.messages import Accept, Done, Doubt, Hello, Offer, Progress, Refusal, decode
+from coldstart.messages import Accept, Departure, Done, Doubt, Drain, Hello, Offer, Progress, Refusal, decode
 from coldstart.ports import Bus, Cursor, Granted, Letter
 from coldstart.telemetry import logger
 
 WAIT_SECONDS = 2.0
+"""One blocking read of the inbox; what comes ends it at once."""
 BACK_OFF = (0.05, 0.2, 0.5, 1.0)
 """Pauses after the first, second, ... failed listen, in seconds; the last one repeats."""
 
@@ -27,6 +29,7 @@ class Mail:
         to_joiner: takes a source's letters.
         granted: takes the store's, about claims that stood in line.
         to_source: takes joiners' letters, with the fence of the claim.
+        to_host: takes an operator's.
         store_renewed: told when the store has lost its memory.
     """
 
@@ -39,10 +42,11 @@ class Mail:
         to_joiner: Callable[[Offer | Progress | Refusal], None],
         granted: Callable[[str, Granted], None],
         to_source: Callable[[Hello | Accept | Doubt | Done, int], None],
+        to_host: Callable[[Drain], None],
         store_renewed: Callable[[], None],
     ) -> None:
         self._bus, self._shard, self._inbox = bus, shard, inbox
-        self._to_joiner, self._to_source = to_joiner, to_source
+        self._to_joiner, self._to_source, self._to_host = to_joiner, to_source, to_host
         self._granted, self._store_renewed = granted, store_renewed
         self.dropped = 0
 
@@ -83,3 +87,9 @@ class Mail:
                 self._to_joiner(message)
             case Hello() | Accept() | Doubt() | Done():
                 self._to_source(message, letter.fence)
+            case Drain():
+                self._to_host(message)
+            case Departure():
+                logger().warning("stray letter dropped", transfer=message.transfer, type="Departure")
+            case _:
+                assert_never(message)

@@ -56,9 +56,9 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """Base of what a source says to a joiner.
+    """Base of what a source says to a joiner, or to an operator.
 
-    ``answer`` is the joiner's number plus one. ``source`` is the inbox of who says it: a store that fell back
+    ``answer`` is the asker's number plus one. ``source`` is the inbox of who says it: a store that fell back
     to an earlier state may have sent the same hello to two sources. Empty from versions that did not say.
     """
 
@@ -110,7 +110,21 @@ class Done(Message, frozen=True, tag="done"):
     outcome: Words
 
 
-AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done
+class Drain(Message, frozen=True, tag="drain"):
+    """Operator to worker: leave, and tell ``asker`` about it. ``transfer`` names the request."""
+
+    asker: Id
+    number: Number
+
+
+class Departure(Reply, frozen=True, tag="departure"):
+    """Worker to operator: I leave, and so many ``transfers`` are in flight; ``over``: nothing is lent any more."""
+
+    transfers: Number
+    over: bool
+
+
+AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done | Drain | Departure
 
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

@@ -13,10 +13,13 @@ from random import Random
 from secrets import SystemRandom
 from typing import Any
 
+import anyio
 import msgspec
 
 from coldstart import machine, source
+from coldstart.chronicle.lines import Header, trace_of, words
 from coldstart.claiming import Claiming, Place
+from coldstart.departing import Departing
 from coldstart.events import (
     DrainRequested,
     Event,
@@ -36,17 +39,17 @@ from coldstart.journal import Journal
 from coldstart.lending import Lending
 from coldstart.links.memory import Links
 from coldstart.mail import Mail
-from coldstart.phases.states import State
+from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
-from coldstart.ports import Bus, Connecting, Consensus, Transport
+from coldstart.ports import Bus, Connecting, Consensus, Growing, Transport
 from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
 from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
-from coldstart.voting import Voting
+from coldstart.voting import Ties, Voting
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -97,6 +100,8 @@ class Node:
         chance: where everything random comes from.
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
         watch: looks at the module that the target's memory belongs to.
+        began: monotonic seconds at which the cold start began; None: now.
+        ties: how the group's traces come together; None: they do not.
     """
 
     def __init__(
@@ -114,6 +119,8 @@ class Node:
         group: Group | None = None,
         consensus: Consensus | None = None,
         watch: Watch | None = None,
+        began: float | None = None,
+        ties: Ties | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
@@ -125,6 +132,7 @@ class Node:
         terms = Terms(station.lineage, policy.slots, names, policy.lease, drain=policy.limits.drain, scrub=scrub)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
+        growing = tuple(name for name, each in means.transports.items() if isinstance(each, Growing))
         links = means.links or Links(None, target.memory.device)
         self._started = Started(
             layout.chunks,
@@ -132,6 +140,7 @@ class Node:
             layout.chunk_bytes,
             names,
             connecting,
+            growing,
             loaded=storage.loaded,
             storage_rate=links.storage(target.mount),
         )
@@ -141,8 +150,11 @@ class Node:
         )
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
-            self._voting = Voting(group, station, policy.limits, consensus)
+            self._voting = Voting(group, station, policy.limits, consensus, ties)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
+        self._departing = Departing(
+            station, in_flight=lambda: len(self.source.state.grants), serves=self._serves, drain=self.drain
+        )
         self._lending = Lending(
             station,
             target.memory,
@@ -154,14 +166,21 @@ class Node:
             rack=means.rack,
             received=lambda: links.received,
             advertised=self._claiming.resign,
+            left=self._departing.left,
         )
-        journal = Journal(means.bus, shard.key, worker.name, means.refusals) if means.bus is not None else None
-        told: tuple[Observer[State], ...] = (*observers,) if journal is None else (*observers, journal)
+        self._journal: Journal | None = None
+        told, lend_told = (*observers,), (*lend_observers,)
+        if means.bus is not None:
+            header = _header(shard, worker, means.host, carrier(), group)
+            began = anyio.current_time() if began is None else began
+            refused = dict if means.refusals is None else means.refusals.counts
+            self._journal = Journal(means.bus, header, layout, began, refused)
+            told, lend_told = (*told, self._journal.joiner), (*lend_told, self._journal.source)
         self.joiner: Runner[State] = Runner(
             machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told
         )
         self.source: Runner[Source] = Runner(
-            Source(terms), source.step, _closed, self._lending.perform, lend_observers
+            Source(terms), source.step, _closed, self._lending.perform, lend_told
         )
         self._claiming.post = self._joining.post = self._lending.post_to_joiner = self.joiner.post
         self._lending.post = self._joining.post_to_source = self.source.post
@@ -169,8 +188,8 @@ class Node:
         if self._voting is not None:
             self._voting.post = self.joiner.post
             self.parts += (self._voting.run,)
-        if means.bus is not None and journal is not None:
-            self.parts += (self._mail(means.bus, station).run, journal.run)
+        if means.bus is not None and self._journal is not None:
+            self.parts += (self._mail(means.bus, station).run, self._departing.run, self._journal.run)
 
     def _mail(self, bus: Bus, station: Station) -> Mail:
         return Mail(
@@ -180,6 +199,7 @@ class Node:
             to_joiner=self._claiming.letter,
             granted=self._claiming.granted,
             to_source=self._lending.letter,
+            to_host=self._departing.asked,
             store_renewed=lambda: self.source.post(StoreRenewed()),
         )
 
@@ -202,6 +222,14 @@ class Node:
         """The change is over: lend again if the weights are what they were."""
         self.source.post(WeightsSettled())
 
+    async def written(self) -> None:
+        """Wait until the journal has been written, or cannot be; must be given a limit."""
+        if self._journal is not None:
+            await self._journal.written()
+
+    def _serves(self) -> bool:
+        return isinstance(self.joiner.state, Serving | Draining)
+
     @property
     def read(self) -> bool:
         """Whether somebody may read these weights now, or soon, we ourselves among them."""
@@ -215,8 +243,25 @@ class Node:
         if self._voting is not None:
             self._voting.post = _nowhere
         self.parts = ()
+        self._departing.forget()
         self.joiner.forget()
         self.source.forget()
+
+
+def _header(shard: Shard, worker: Worker, host: str, parent: str, group: Group | None) -> Header:
+    """Of which cold start the journal's lines are."""
+    return Header(
+        start=worker.incarnation,
+        worker=worker.name,
+        shard=shard.key,
+        model=words(str(shard)),
+        host=words(host),
+        rank=str(shard.rank),
+        trace=trace_of(parent),
+        group="" if group is None or group.size == 1 else group.name,
+        index=0 if group is None else group.index,
+        size=1 if group is None else group.size,
+    )
 
 
 def _closed(state: Source) -> bool:

@@ -1,17 +1,17 @@
 """What happened in a cold start, folded from its steps: the truth about the path taken.
 
 Decides how steps become phase times, attempts, origins of bytes and progress. Pure: it is told
-of every step (as an observer of the runner) and asks nothing. ``telemetry.py`` turns the same
+of every step (as an observer of the runner) and asks nothing. ``telemetry`` turns the same
 steps into logs and spans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import msgspec
 
+from coldstart.chronicle.starts import Path, path_of
 from coldstart.errors import ColdstartError, ColdStartFailed, IntegrityError, SkeletonError, TruthConflict
 from coldstart.estimate import Decision, Estimate
 from coldstart.events import (
@@ -45,8 +45,6 @@ from coldstart.phases.states import (
 from coldstart.plan import payload_of
 from coldstart.ports import Advert
 from coldstart.runner import Entry
-
-Path = Literal["storage", "peer", "mixed", "loaded", "none"]
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -362,7 +360,7 @@ class Recorder:
             shard=self._shard,
             model=self._model,
             state=phase,
-            path="loaded" if self._loaded and storage else _path(peer, storage),
+            path=path_of(peer > 0, storage > 0, self._loaded),
             verified=self._served and journey is not None and journey.complete,
             against="own storage read" if self._own_truth else "published truth",
             sources=peers,
@@ -423,14 +421,6 @@ def _grouped(accord: Accord) -> GroupReport:
     return GroupReport(
         group.name, group.size, group.index, accord.path, accord.verdicts, accord.waited, accord.alone
     )
-
-
-def _path(peer: int, storage: int) -> Path:
-    if peer and storage:
-        return "mixed"
-    if peer:
-        return "peer"
-    return "storage" if storage else "none"
 
 
 def _outcome(phase: Phase, journey: Journey) -> str:

@@ -21,11 +21,13 @@ from coldstart.bus.address import Tls
 from coldstart.config import Settings
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
+from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
-from coldstart.links.mounts import mount_of
+from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
 from coldstart.membership import Membership, membership
+from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.policies import Prefer
@@ -35,6 +37,7 @@ from coldstart.runner import Observer
 from coldstart.source import Source
 from coldstart.station import Worker
 from coldstart.telemetry import JoinerTrace, SourceTrace, logger
+from coldstart.voting import Ties
 
 if TYPE_CHECKING:
     from coldstart.skeletons.assembly import Built
@@ -109,9 +112,10 @@ async def wire(
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
         floors = Floors(settings.warn_gbps, settings.warn_share)
         trace = JoinerTrace(worker, floors)
-        resources.push(_end_trace(trace))
-        named = Worker(worker, secrets.token_hex(6))
-        member = await membership(settings, named.inbox)
+        measured = instruments()
+        resources.push(_end(trace, measured))
+        me = Worker(worker, secrets.token_hex(6))
+        member = await membership(settings, me.inbox)
         with trace.building():
             built, (reached, no_bus, transports, rates) = await _side_by_side(
                 build, device, resources, settings, member, bus
@@ -119,14 +123,17 @@ async def wire(
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors, member.refusals.counts)
         recorder.built(anyio.current_time() - began, built.storage.reason)
-        trace.identify(shard.key, str(shard))
-        mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
+        trace.identify(shard, me.incarnation, arena.layout, began, group)
+        mount = await anyio.to_thread.run_sync(storage_of, built.checkpoint)
         links = Links(settings.links_directory, arena.device, rates)
-        lend_trace = SourceTrace(worker, shard.key)
-        resources.callback(lend_trace.end)
+        metrics = JoinerMetrics(measured, str(shard), recorder.report, transports, floors)
+        lend_trace = SourceTrace(worker, shard.key, trace.context)
+        lend_metrics = SourceMetrics(measured, str(shard), transports)
+        for each in (lend_trace, metrics, lend_metrics):
+            resources.callback(each.end)
         node = Node(
             shard,
-            named,
+            me,
             Target(arena, built.digester, built.storage, built.self_check, arena.quarantine, built.probe, mount),
             Means(
                 reached,
@@ -143,20 +150,24 @@ async def wire(
                 settings.limits, settings.slots, settings.lease, prefer, settings.scrub, settings.scrub_share
             ),
             carrier=trace.carrier,
-            observers=(recorder, trace, observe),
-            lend_observers=(lend_trace, lend_observe),
+            observers=(recorder, trace, metrics, observe),
+            lend_observers=(lend_trace, lend_metrics, lend_observe),
             group=group,
             consensus=consensus,
             watch=built.watch,
+            began=began,
+            ties=Ties(trace.own, trace.link) if trace.own else None,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 
 
-def _end_trace(trace: JoinerTrace) -> Callable[[type | None, BaseException | None, object], None]:
-    """An exit that ends the trace, as an error where there was one."""
+def _end(trace: JoinerTrace, measured: Instruments) -> Callable[[type | None, BaseException | None, object], None]:
+    """An exit that ends the trace, and counts a start that has not come as far as its machine."""
 
     def leave(kind: type | None, error: BaseException | None, where: object) -> None:
         trace.end(error)
+        if error is not None:
+            measured.unbuilt(Outcome.FAILED if isinstance(error, Exception) else Outcome.CANCELLED)
 
     return leave
 

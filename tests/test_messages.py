@@ -16,7 +16,9 @@ from coldstart.messages import (
     VERSION,
     Accept,
     AnyMessage,
+    Departure,
     Done,
+    Drain,
     Hello,
     Offer,
     Refusal,
@@ -50,6 +52,8 @@ MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(Refusal, transfer=IDS, answer=NUMBERS, reason=st.text(max_size=512)),
     st.builds(Accept, transfer=IDS, answer=NUMBERS),
     st.builds(Done, transfer=IDS, outcome=st.text(max_size=512)),
+    st.builds(Drain, transfer=IDS, asker=IDS, number=NUMBERS),
+    st.builds(Departure, transfer=IDS, answer=NUMBERS, transfers=NUMBERS, over=st.booleans()),
 )
 ACCEPT = {"type": "accept", "transfer": "t", "version": VERSION, "answer": 1}
 HELLO = {

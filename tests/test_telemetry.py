@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from opentelemetry.trace import StatusCode
 import coldstart
 from coldstart import config
 from coldstart.errors import ColdStartFailed
+from coldstart.telemetry import names
 
 Write = Callable[..., Path]
 
@@ -58,9 +60,10 @@ async def test_joiner_and_source_share_a_trace(
         "coldstart.discover": "coldstart.attempt",
         "coldstart.handshake": "coldstart.attempt",
         "coldstart.transfer": "coldstart.attempt",
+        "coldstart.pull": "coldstart.transfer",
         "coldstart.verify": "coldstart",
         "coldstart.serve": "coldstart",
-        "coldstart.lend": "coldstart.discover",
+        "coldstart.lend": "coldstart.attempt",
     }
     lend = next(span for span in ours if span.name == "coldstart.lend")
     assert lend.attributes is not None
@@ -72,13 +75,13 @@ async def test_log_events_carry_the_trace(
     spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
 ) -> None:
     settings = config.load({"redis": "none"}, environ={})
-    with structlog.testing.capture_logs() as logs:
-        structlog.configure()  # as a host would; else the library logs through the standard logger
-        try:
+    try:
+        with structlog.testing.capture_logs() as logs:
+            structlog.configure()  # as a host would; else the library logs through the standard logger
             async with coldstart.join(write_checkpoint(tmp_path / "m"), skeleton="tensors", settings=settings):
                 pass
-        finally:
-            structlog.reset_defaults()
+    finally:
+        structlog.reset_defaults()
     root = next(span for span in spans.get_finished_spans() if span.name == "coldstart")
     assert root.context is not None
     entered = [entry for entry in logs if entry["event"] == "phase entered"]
@@ -159,3 +162,32 @@ async def test_what_a_group_decides_is_in_the_trace_of_each_rank(
         verdicts = [event.attributes or {} for event in root.events if event.name == "verdict"]
         assert {str(each["coldstart.verdict"]) for each in verdicts} == told
         assert len(told) == 2
+    one, two = ((root.context, root.links) for root in roots)
+    for (own, links), (other, _) in ((one, two), (two, one)):
+        assert own is not None
+        assert other is not None
+        (link,) = links
+        assert (link.context.trace_id, link.context.span_id) == (other.trace_id, other.span_id)
+        assert link.attributes == {"coldstart.relation": "group"}
+
+
+async def test_a_cold_start_is_a_child_of_what_the_host_is_doing(
+    spans: InMemorySpanExporter, tmp_path: Path, write_checkpoint: Write
+) -> None:
+    settings = config.load({"redis": "none"}, environ={})
+    with trace.get_tracer("host").start_as_current_span("deploy") as host:
+        async with coldstart.join(write_checkpoint(tmp_path / "model"), skeleton="tensors", settings=settings):
+            assert trace.get_current_span() is host
+    root = next(span for span in spans.get_finished_spans() if span.name == "coldstart")
+    assert root.parent is not None
+    assert root.parent.span_id == host.get_span_context().span_id
+
+
+def test_names_follow_opentelemetrys_rules() -> None:
+    """Lower case, dots and underscores; and no attribute is named as the namespace of another."""
+    attributes = {value for name, value in vars(names).items() if name.isupper() and "." in value}
+    spans = {names.BUILD, names.ATTEMPT, names.PULL, names.READ, names.LEND, names.WITHHELD}
+    assert len(attributes - spans) > 20
+    for each in attributes:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", each), each
+        assert not [other for other in attributes - spans if other.startswith(f"{each}.")], each

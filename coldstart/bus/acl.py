@@ -11,10 +11,10 @@ DIRECT = ("client|setname", "eval", "evalsha", "xread")
 """What connections send themselves."""
 
 SCRIPTED = (
-    "del", "exists", "get", "getrange", "hdel", "hget", "hgetall", "hincrby", "hmget", "hset", "hsetnx", "incr",
-    "lrange", "pexpire", "pttl", "rpush", "sadd", "scard", "set", "setrange", "sismember", "smembers", "time", "xadd",
-    "xinfo|stream", "zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "zrem",
-    "zremrangebyscore", "zscore",
+    "del", "exists", "get", "getrange", "hdel", "hexists", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset",
+    "hsetnx", "hvals", "incr", "lrange", "pexpire", "pttl", "rpush", "sadd", "scard", "set", "setrange", "sismember",
+    "smembers", "time", "xadd", "xinfo|stream", "xrange", "zadd", "zcard", "zcount", "zmscore", "zrange",
+    "zrangebyscore", "zrank", "zrem", "zremrangebyscore", "zscore",
 )  # fmt: skip
 """What scripts call."""
 

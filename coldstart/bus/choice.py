@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from coldstart.bus.limits import MAX_SKIPS
-from coldstart.ports import MAX_HOSTS, PARTS, Advert, Claim, Skip
+from coldstart.ports import EXCLUDED, MAX_HOSTS, PARTS, Advert, Claim, Skip
 
 _WORST = (-1.0, 0, 0)
 """Below the rank of whoever has a free slot."""
@@ -161,7 +161,7 @@ class Seeker:
         """Why ``standing``, whose advert is alive, will not do for a claim that has waited like this."""
         claim = self.claim
         if standing.worker in self._excluded:
-            reason = "excluded"
+            reason = EXCLUDED
         elif standing.layout != claim.layout:
             reason = "layout"
         elif standing.transports != claim.transports and not self._shares(standing):

@@ -32,6 +32,7 @@ SOCKET_SECONDS = 1.5
 
 REDIRECTS = 2
 _CONNECT_SECONDS = 1.0
+"""Half of what a call may take: a store that accepts nothing must leave time to say so."""
 
 Word = str | bytes | int
 Node = tuple[str, int] | None
@@ -56,6 +57,7 @@ class _Connection(Protocol):
     async def read_response(self) -> object: ...
 
 _FRESH_SECONDS = 0.01
+"""A connection used within this needs no look before it is used again."""
 _TURNS = 2
 """A loop that was busy elsewhere hears in so many turns that a connection was lost meanwhile; nothing else tells."""
 

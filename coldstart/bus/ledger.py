@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -19,6 +20,7 @@ from coldstart.bus.leases import Leases
 from coldstart.bus.limits import (
     INBOX_LETTERS,
     INBOX_SECONDS,
+    KEEP_SECONDS,
     MAX_CONFLICTING_ROOTS,
     MAX_READERS,
     NONCE_SECONDS,
@@ -40,6 +42,7 @@ from coldstart.ports import (
     Heard,
     Letter,
     Queue,
+    Recorded,
     Standing,
     Stated,
 )
@@ -70,6 +73,7 @@ class Ledger:
         self.epoch = f"memory-{self._life}"
         self._last = 0  # a store without memory hands out low ids again
         self._seen: Leases[bool] = Leases()
+        self._journals: Leases[bool] = Leases()
         self._shards: defaultdict[str, Shard] = defaultdict(Shard)
         self._ballots = Ballots()
 
@@ -280,11 +284,22 @@ class Ledger:
         return Heard(Cursor(newest, latest, self.epoch), tuple(letters), changed)
 
     def record(self, shard: str, entries: Sequence[bytes]) -> None:
-        self._shards[shard].journal.extend(entries)
+        now = self._now()
+        self._journals.put(shard, True, now, KEEP_SECONDS)
+        for entry in entries:
+            self._last += 1
+            self._shards[shard].journal.append(Recorded(f"{self._last}-0", now, entry))
+
+    def recorded(self, shard: str, after: str, most: int) -> tuple[Recorded, ...]:
+        place = _number(after)
+        return tuple(islice((each for each in self._shards[shard].journal if _number(each.id) > place), most))
+
+    def journals(self) -> tuple[str, ...]:
+        return tuple(sorted(self._journals.live(self._now())))
 
     def journal(self, shard: str) -> tuple[bytes, ...]:
         """The journal entries of a shard, oldest first."""
-        return tuple(self._shards[shard].journal)
+        return tuple(each.body for each in self._shards[shard].journal)
 
     # ------------------------------------------------------------------------------------ groups
 

@@ -7,6 +7,7 @@ stand twice on purpose, in ``ledger.py`` and in ``scripts/``: one contract suite
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from coldstart.errors import BusError
@@ -22,6 +23,10 @@ INBOX_LETTERS = 256
 
 FLEET_ENTRIES = 1000
 JOURNAL_ENTRIES = 4096
+"""Of a shard; a cold start writes one to three, and its sources one now and then."""
+
+MAX_RECORDED = 1024
+"""Journal entries in one answer."""
 
 MAX_SKIPS = 32
 """Passed-over workers that a claim reports."""
@@ -76,6 +81,9 @@ MAX_ANSWERS = 16
 
 MAX_READERS = 10_000
 """A joiner that would share storage with more readers is not admitted."""
+
+_TRACE = re.compile(r"\A[0-9a-f-]{0,64}\Z")
+_PLACE = re.compile(r"\A[0-9]{1,19}-[0-9]{1,19}\Z")
 
 MAX_RATE = 10**15
 """Bytes per second that an advert may claim."""
@@ -148,6 +156,14 @@ def check_letter(body: bytes, what: str) -> None:
         )
 
 
+def check_place(after: str, most: int) -> None:
+    """Refuse a place in the journal that is none."""
+    if not _PLACE.match(after):
+        raise BusError(f"{after[:40]!r} is no place in a journal", advice="use the id of an entry, or 0-0")
+    if not 1 <= most <= MAX_RECORDED:
+        raise BusError(f"{most} journal entries cannot be asked for", advice=f"use 1 to {MAX_RECORDED}")
+
+
 def check_truth(truth: bytes) -> None:
     """Refuse a truth record that receivers would refuse."""
     if len(truth) > MAX_TRUTH_BYTES:
@@ -176,6 +192,8 @@ def check_paper(group: str, paper: Paper) -> None:
     check_ids(group=group, member=paper.member, incarnation=paper.incarnation)
     if len(paper.answers) + len(paper.heard) > MAX_ANSWERS:
         raise BusError(f"a paper with more than {MAX_ANSWERS} answers and verdicts is over the limit")
+    if not _TRACE.match(paper.trace):
+        raise BusError(f"{paper.trace[:40]!r} is no traceparent")
     said = [(answer.question, answer.reason) for answer in paper.answers]
     for question, reason in (*said, *((verdict.question, verdict.reason) for verdict in paper.heard)):
         check_ids(question=question)

@@ -23,12 +23,13 @@ from coldstart.bus.limits import (
     check_ids,
     check_letter,
     check_paper,
+    check_place,
     check_truth,
 )
 from coldstart.bus.shard import Shard
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Recorded, Standing, Stated
 
 
 class MemoryStore:
@@ -200,6 +201,16 @@ class MemoryBus:
             check_letter(entry, "journal entry")
         await self._call("record")
         self._ledger.record(shard, entries)
+
+    async def recorded(self, shard: str, after: str = "0-0", most: int = 256) -> Sequence[Recorded]:
+        check_ids(shard=shard)
+        check_place(after, most)
+        await self._call("recorded")
+        return self._ledger.recorded(shard, after, most)
+
+    async def journals(self) -> Sequence[str]:
+        await self._call("journals")
+        return self._ledger.journals()
 
     async def vote(self, group: str, paper: Paper) -> Tally:
         check_paper(group, paper)

@@ -25,25 +25,28 @@ from coldstart.bus.connections import Routes, Server, Word
 from coldstart.bus.description import Description, described
 from coldstart.bus.ear import Ear, Streams
 from coldstart.bus.limits import (
+    KEEP_SECONDS,
     MAX_READERS,
+    SHARD_SECONDS,
     check_advert,
     check_claim,
     check_digests,
     check_ids,
     check_letter,
     check_paper,
+    check_place,
     check_truth,
     queue_seconds,
 )
 from coldstart.errors import BusError, ConfigError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Claim, ClaimOutcome, Cursor, Heard, Recorded, Standing, Stated
 
 CALL_SECONDS = 2.0
 """Deadline of one call, connecting included: the whole budget that coordination may cost."""
 
 INDEX_SECONDS = 60.0
-"""In a cluster, an advert renews its shard's place in the index so often: it is a call of its own there."""
+"""In a cluster, a shard's place in an index is renewed so often: it is a call of its own there."""
 
 _NAMESPACE = re.compile(r"\A[A-Za-z0-9_.:-]{1,64}\Z")
 
@@ -61,7 +64,7 @@ class RedisBus:
         self._calls = Calls(server, self._routes, seconds)
         self._ear = Ear(server, self._routes, self._calls, seconds)
         self._listening = False
-        self._indexed: dict[str, float] = {}
+        self._renewed: dict[tuple[str, str], float] = {}
 
     @classmethod
     async def open(
@@ -92,7 +95,7 @@ class RedisBus:
         with anyio.move_on_after(seconds):
             bus = cls(server, namespace, await address.local(), seconds)
             if probe:
-                await bus._calls.run(scripts.SHARDS, bus._index)
+                await bus.shards()
             return bus
         raise server.late("connecting", seconds)
 
@@ -143,7 +146,10 @@ class RedisBus:
         check_advert(shard, advert)
         for transfer in (*held, *ended):
             check_ids(transfer=transfer)
-        fields = await self._advertise(
+        fields = await self._indexed(
+            scripts.ADVERTISE,
+            self._index,
+            SHARD_SECONDS,
             shard,
             advert.worker,
             msgspec.json.encode(msgspec.structs.replace(advert, used=0, struck=False, unproven="")),
@@ -214,7 +220,15 @@ class RedisBus:
         check_ids(shard=shard)
         for entry in entries:
             check_letter(entry, "journal entry")
-        await self._on_shard(scripts.RECORD, shard, *entries)
+        await self._indexed(scripts.RECORD, self._journals, KEEP_SECONDS, shard, *entries)
+
+    async def recorded(self, shard: str, after: str = "0-0", most: int = 256) -> Sequence[Recorded]:
+        check_ids(shard=shard)
+        check_place(after, most)
+        return replies.recorded(await self._on_shard(scripts.RECORDED, shard, after, most))
+
+    async def journals(self) -> Sequence[str]:
+        return await self._in_index(self._journals, KEEP_SECONDS)
 
     async def vote(self, group: str, paper: Paper) -> Tally:
         check_paper(group, paper)
@@ -222,8 +236,7 @@ class RedisBus:
         return polls.tally(await self._calls.run(polls.VOTE, f"{prefix}verdicts", *polls.words(prefix, paper)))
 
     async def shards(self) -> Sequence[str]:
-        reply = await self._calls.run(scripts.SHARDS, self._index)
-        return tuple(sorted(replies.Fields(reply, "shards").texts()))
+        return await self._in_index(self._index, SHARD_SECONDS)
 
     async def adverts(self, shard: str) -> Sequence[Advert]:
         check_ids(shard=shard)
@@ -243,6 +256,10 @@ class RedisBus:
     def _index(self) -> str:
         return f"{self._namespace}:shards"
 
+    @property
+    def _journals(self) -> str:
+        return f"{self._namespace}:journals"
+
     def _shard_words(self, shard: str) -> tuple[str, str, str]:
         """What every script about a shard begins with; the random word names a new life of the store."""
         prefix = f"{self._namespace}:{{{shard}}}:"
@@ -251,19 +268,26 @@ class RedisBus:
     async def _on_shard(self, script: scripts.Script, shard: str, *words: Word) -> replies.ShardFields:
         return replies.ShardFields(await self._calls.run(script, *self._shard_words(shard), *words), script.name)
 
-    async def _advertise(self, shard: str, *words: Word) -> replies.ShardFields:
-        """Advertise, and say in the index that the shard has adverts: in one go, where one server takes both."""
+    async def _indexed(
+        self, script: scripts.Script, index: str, seconds: float, shard: str, *words: Word
+    ) -> replies.ShardFields:
+        """Run a script, and keep the shard in an index for so long: in one go, where one server takes both."""
         key, *begin = self._shard_words(shard)
-        advertise, index = (scripts.ADVERTISE, key, (*begin, *words)), (scripts.INDEX, self._index, (shard,))
-        now = anyio.current_time()
+        life, now = _milliseconds(seconds), anyio.current_time()
         if not self._routes.clustered:
-            reply = await self._calls.run_both(advertise, index)
+            reply = await self._calls.run_both(
+                (script, key, (*begin, *words)), (scripts.INDEX, index, (shard, life))
+            )
         else:
-            reply = await self._calls.run(scripts.ADVERTISE, key, *begin, *words)
-            if now >= self._indexed.get(shard, -math.inf) + INDEX_SECONDS:
-                await self._calls.run(scripts.INDEX, self._index, shard)
-                self._indexed[shard] = now
-        return replies.ShardFields(reply, "advertise")
+            reply = await self._calls.run(script, key, *begin, *words)
+            if now >= self._renewed.get((index, shard), -math.inf) + INDEX_SECONDS:
+                await self._calls.run(scripts.INDEX, index, shard, life)
+                self._renewed[index, shard] = now
+        return replies.ShardFields(reply, script.name)
+
+    async def _in_index(self, index: str, seconds: float) -> tuple[str, ...]:
+        reply = await self._calls.run(scripts.SHARDS, index, _milliseconds(seconds))
+        return tuple(sorted(replies.Fields(reply, "shards").texts()))
 
     async def describe(self) -> Description:
         """What the server says about itself: product, version, memory and clock; for ``coldstart doctor``."""

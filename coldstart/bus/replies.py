@@ -25,6 +25,7 @@ from coldstart.ports import (
     Granted,
     Letter,
     Queue,
+    Recorded,
     Skip,
     Stated,
 )
@@ -182,6 +183,18 @@ def stated(fields: ShardFields, first: int) -> Stated:
             if blob[at] == 1
         },
     )
+
+
+def recorded(fields: ShardFields) -> tuple[Recorded, ...]:
+    """The answer to a question for journal entries; the first part of an id is the store's clock, in milliseconds."""
+    found: list[Recorded] = []
+    while fields:
+        identifier, body = fields.text(), fields.blob()
+        milliseconds = identifier.partition("-")[0]
+        if not milliseconds.isdecimal() or len(milliseconds) > 15:
+            raise fields.nonsense("a malformed id")
+        found.append(Recorded(identifier, int(milliseconds) / 1000, body))
+    return tuple(found)
 
 
 class Mail(msgspec.Struct):

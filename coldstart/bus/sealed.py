@@ -39,6 +39,7 @@ from coldstart.ports import (
     Granted,
     Heard,
     Letter,
+    Recorded,
     Standing,
     Stated,
 )
@@ -186,6 +187,12 @@ class SealedBus:
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:
         await self.inner.record(shard, entries)
+
+    async def recorded(self, shard: str, after: str = "0-0", most: int = 256) -> Sequence[Recorded]:
+        return await self.inner.recorded(shard, after, most)
+
+    async def journals(self) -> Sequence[str]:
+        return await self.inner.journals()
 
     async def shards(self) -> Sequence[str]:
         return await self.inner.shards()

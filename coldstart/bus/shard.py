@@ -8,7 +8,7 @@ from coldstart.bus.leases import Leases
 from coldstart.bus.limits import JOURNAL_ENTRIES
 from coldstart.bus.line import Lines
 from coldstart.bus.roster import Roster
-from coldstart.ports import Elected, Granted, Letter
+from coldstart.ports import Elected, Granted, Letter, Recorded
 
 
 class Shard:
@@ -28,7 +28,7 @@ class Shard:
         self.conflicts: dict[str, list[str]] = {}
         self.stated: dict[str, dict[int, bytes]] = {}
         self.inboxes: Leases[deque[tuple[int, Letter]]] = Leases()
-        self.journal: deque[bytes] = deque(maxlen=JOURNAL_ENTRIES)
+        self.journal: deque[Recorded] = deque(maxlen=JOURNAL_ENTRIES)
         self.fence = 0
         self.changes = 0
 

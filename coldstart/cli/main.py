@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from coldstart import __version__
+from coldstart import __version__, config
 from coldstart.cli import ending, output
 from coldstart.errors import ColdstartError, ConfigError
 
@@ -61,12 +61,19 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Every setting is also an environment variable COLDSTART_<NAME>."""
+    """Every setting is also an environment variable COLDSTART_<NAME>, or a line in a file; see 'coldstart config'."""
+    for given, meant in config.slips().items():
+        output.note(f"coldstart: warning: {given} is no setting; did you mean {meant}?")
 
 
 @app.command()
 def worker(
-    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|URL", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     redis: Redis = None,
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
@@ -79,6 +86,9 @@ def worker(
     host: Annotated[str | None, typer.Option(help="Address at which peers reach this worker.")] = None,
     slots: Annotated[int | None, typer.Option(help="How many joiners may pull from this worker at one time.")] = None,
     lend_gbps: Annotated[float | None, typer.Option(help="Cap on what this worker sends, in GB/s; 0: none.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Show metrics to Prometheus at this port, /metrics.")
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Group that this worker is a rank of; another name at each start of it."),
@@ -101,7 +111,14 @@ def worker(
     from coldstart.cli import worker as module
     from coldstart.cli.ranks import group_of
 
-    settings = {"redis": redis, "transports": transports, "host": host, "slots": slots, "lend_gbps": lend_gbps}
+    settings = {
+        "redis": redis,
+        "transports": transports,
+        "host": host,
+        "slots": slots,
+        "lend_gbps": lend_gbps,
+        "metrics_port": metrics_port,
+    }
     ranks = group_of(group, group_size, group_index, torchrun=torchrun)
     asked = module.Asked(
         checkpoint, skeleton, name, device, dtype, revision, once=once, json=json, verbose=verbose, group=ranks
@@ -113,7 +130,12 @@ def worker(
 
 @app.command()
 def inspect(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
     ] = "auto",
@@ -159,11 +181,130 @@ def peers(redis: Redis = None, json: Json = False) -> None:
 
 
 @app.command()
+def watch(
+    redis: Redis = None,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once.")] = False,
+    json: Json = False,
+) -> None:
+    """Watch a fleet: who holds which weights, who receives from whom and how fast, refusals, fallbacks, failures.
+
+    In place on a terminal, in plain lines in a pipe, one JSON value a line with --json. Goes on when the store
+    vanishes and comes back. Progress is as of the last advert, two seconds old at most.
+    """
+    from coldstart.cli import watch as module
+
+    module.run(redis, every, once=once, json=json)
+    _be_heard()
+
+
+@app.command()
+def journal(
+    redis: Redis = None,
+    worker: Annotated[str, typer.Option(metavar="NAME", help="Of this worker alone.")] = "",
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="The last so many; 0: all that is kept.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what workers have written down of their cold starts: phases, pulls, refusals, stalls, reasons, loans.
+
+    Kept in the store for a week. Times are on the store's clock, shown in this machine's zone; --json tells them
+    in seconds of the epoch, one value a line.
+    """
+    from coldstart.cli import journal as module
+
+    module.run(redis, worker, last, follow=follow, json=json)
+    _be_heard()
+
+
+@app.command()
+def report(
+    redis: Redis = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where to write it; '-': stdout.")] = "fleet.html",
+    last: Annotated[
+        str, typer.Option(metavar="TIME", help="Cold starts of the last so long, such as 30m, 1h or 7d.")
+    ] = "1d",
+) -> None:
+    """Write a fleet's cold starts into one HTML file: who started when and from whom, bytes, fallbacks with reasons.
+
+    From the journal in the store, which is kept for a week. The file loads nothing and has no script.
+    """
+    from coldstart.cli import report as module
+
+    module.run(redis, out, last)
+    _be_heard()
+
+
+@app.command()
+def drain(
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as 'coldstart peers' shows it.")],
+    redis: Redis = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to wait for transfers in flight to end.")] = 30.0,
+    json: Json = False,
+) -> None:
+    """Have a worker leave: it takes no more joiners, lets transfers in flight end, and then says so.
+
+    A 'coldstart worker' ends then; any other host serves on and lends no more. Exit code 1 if it does not say so
+    in time, 2 if nobody is called so.
+    """
+    from coldstart.cli import drain as module
+
+    module.run(worker, redis, seconds, json=json)
+    _be_heard()
+
+
+@app.command()
+def trace(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="[RUN]", help="A worker, a group, or how the id of a trace or of a cold start begins."),
+    ] = "",
+    last: Annotated[bool, typer.Option("--last", help="The one that began last.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="All that the journal tells of; the default.")] = False,
+    redis: Redis = None,
+    json: Json = False,
+) -> None:
+    """Draw the timeline of a cold start from the journal in the store: phases, sources, bytes, refusals, reasons.
+
+    What a trace would show, without any collector. Times of different workers are comparable: all of them are
+    placed on the store's clock.
+    """
+    from coldstart.cli import trace as module
+
+    module.run(redis, run, last=last, listed=listed, json=json)
+    _be_heard()
+
+
+@app.command()
 def plugins(json: Json = False) -> None:
     """Show installed transports and skeletons, whether they can be used here, and why not."""
     from coldstart.cli import plugins as module
 
     module.run(json=json)
+    _be_heard()
+
+
+@app.command("config")
+def config_command(
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As if given as arguments of a program.")
+    ] = None,
+    explain: Annotated[
+        str, typer.Option("--explain", metavar="NAME", help="What this setting decides, and why its default is so.")
+    ] = "",
+    template: Annotated[
+        bool, typer.Option("--template", help="A commented file of settings to start from, on stdout.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the settings that hold, and where each comes from.
+
+    Arguments beat COLDSTART_<NAME> in the environment, which beats a file: the one that COLDSTART_CONFIG names,
+    or ~/.config/coldstart/config.toml, or /etc/coldstart/config.toml. Passwords are not shown.
+    """
+    from coldstart.cli import settings as module
+
+    module.run(given or (), explain=explain, as_template=template, json=json)
     _be_heard()
 
 

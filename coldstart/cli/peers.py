@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib import import_module
-from typing import cast
 
 import anyio
-import anyio.to_thread
 import msgspec
 
-from coldstart import config, wiring
+from coldstart import wiring
 from coldstart.cli.output import age, emit, say, table
-from coldstart.config import Settings
-from coldstart.errors import ConfigError
+from coldstart.cli.store import looked_at, nobody
 from coldstart.ports import Advert
 
 COLUMNS = ("shard", "worker", "state", "chunks>", "slots>", "transports", "host", "device", "gen>", "age>")
@@ -52,25 +48,20 @@ class Shard(msgspec.Struct, frozen=True):
 
 def run(redis: str | None, *, json: bool) -> None:
     """The command; raises ConfigError or BusError for ``main`` to print."""
-    settings = config.load({"redis": redis})
-    if settings.redis == "none":
-        raise ConfigError("coordination is switched off, so no peer can be seen", advice="give --redis URL")
-    nobody, shards = anyio.run(_survey, settings)
+    none, shards = anyio.run(_survey, redis)
     if json:
         emit({"shards": shards})
     elif not shards:
-        say(f"nobody holds weights: {nobody}; start one with 'coldstart worker'")
+        say(f"nobody holds weights: {none}; start one with 'coldstart worker'")
     else:
         table("", COLUMNS, [_cells(shard, worker) for shard in shards for worker in shard.workers])
 
 
-async def _survey(settings: Settings) -> tuple[str, Sequence[Shard]]:
+async def _survey(redis: str | None) -> tuple[str, Sequence[Shard]]:
     """The shards with somebody in them; before that, what it means if there are none."""
-    if not settings.redis:
-        url = await anyio.to_thread.run_sync(_running, settings, abandon_on_cancel=True)
-        if not url:
-            return f"no worker of this machine runs a store in {settings.embedded_directory}", ()
-        settings = msgspec.structs.replace(settings, redis=url)
+    settings = await looked_at(redis)
+    if settings is None:
+        return nobody(redis), ()
     async with wiring.open_bus(settings, probe=True) as bus:
         found = [(shard, await bus.adverts(shard)) for shard in await bus.shards()]
     now = time.time()
@@ -79,15 +70,10 @@ async def _survey(settings: Settings) -> tuple[str, Sequence[Shard]]:
     ]
 
 
-def _running(settings: Settings) -> str:
-    embedded = import_module("coldstart.bus.embedded")
-    return cast(str, embedded.running(settings.embedded_directory))
-
-
 def _worker(advert: Advert, now: float) -> Worker:
     return Worker(
         worker=advert.worker,
-        state=_state(advert),
+        state=state_of(advert),
         have=advert.have,
         total=advert.total,
         slots=advert.slots,
@@ -102,7 +88,7 @@ def _worker(advert: Advert, now: float) -> Worker:
     )
 
 
-def _state(advert: Advert) -> str:
+def state_of(advert: Advert) -> str:
     """What can be had there: ``unproven`` has not sealed its advert with a key of ours,
     ``struck`` is doubted by a joiner, ``withheld`` has weights that may be others now."""
     if advert.unproven:

@@ -59,18 +59,22 @@ def _export_traces(service: str) -> Callable[[], None]:
     provider = TracerProvider(resource=Resource.create({"service.name": "coldstart", "service.instance.id": service}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    logging.getLogger("opentelemetry").addHandler(_OneLine())
+    say_in_a_line("traces")
     return provider.shutdown
 
 
-class _OneLine(logging.Handler):
-    """An exporter that cannot reach its collector is said once, in one line."""
+def say_in_a_line(what: str) -> None:
+    """Exporters of traces, or of metrics, that cannot reach their collector are said once, in one line."""
+    logging.getLogger("opentelemetry").addHandler(_OneLine(what))
 
-    def __init__(self) -> None:
+
+class _OneLine(logging.Handler):
+    def __init__(self, what: str) -> None:
         super().__init__(logging.WARNING)
-        self._said = False
+        self._what, self._said = what, False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._said:
+        about = "metrics" if "metric" in record.name else "traces"
+        if about == self._what and not self._said:
             self._said = True
-            note(f"traces are not exported: {record.getMessage().splitlines()[0]}")
+            note(f"{self._what} are not exported: {record.getMessage().splitlines()[0]}")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from contextlib import ExitStack
 
 import anyio
 import msgspec
 
 from coldstart import config
-from coldstart.cli import tracing
+from coldstart.cli import metering, tracing
 from coldstart.cli.output import Ticker, age, emit, say, seconds, size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
@@ -59,11 +59,10 @@ Meanwhile = Callable[[Replica], Awaitable[None]]
 def run(asked: Asked, overrides: Mapping[str, object]) -> None:
     """The command; raises ColdstartError for ``main`` to print."""
     settings = config.load(overrides)
-    finish = tracing.set_up(asked.name or "worker", verbose=asked.verbose, json=asked.json)
-    try:
-        anyio.run(serve, asked, settings, _nothing if asked.once else _forever)
-    finally:
-        finish()
+    with ExitStack() as stack:
+        stack.callback(tracing.set_up(asked.name or "worker", verbose=asked.verbose, json=asked.json))
+        stack.callback(metering.set_up(asked.name, settings))
+        anyio.run(serve, asked, settings, _nothing if asked.once else _lends)
 
 
 async def serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: anyio.Event | None = None) -> None:
@@ -92,7 +91,7 @@ async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: a
     voice = _Voice(asked)
     try:
         async with join(
-            Path(asked.checkpoint),
+            asked.checkpoint,
             skeleton=asked.skeleton,
             dtype=asked.dtype,
             device=asked.device,
@@ -153,8 +152,9 @@ async def _nothing(replica: Replica) -> None:
     return
 
 
-async def _forever(replica: Replica) -> None:
-    await anyio.sleep_forever()
+async def _lends(replica: Replica) -> None:
+    """Lending is all that this process is for: when an operator has drained it, it ends."""
+    await replica.drained()
 
 
 class _Voice:

@@ -9,12 +9,15 @@ Rates are in bytes per second, ages and moments in seconds; GB/s are 10^9 bytes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
 Origin = Literal["probe", "transfer", "none"]
 """What a rate was seen in; ``none``: there is no rate."""
+
+Floor = Literal["gbps", "share"]
+"""What a transfer may be under: a rate, or a share of its link's."""
 
 WEEK = 7 * 86_400.0
 """A rate is believed for so long: links are rewired, drivers are changed."""
@@ -129,17 +132,33 @@ def joined(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     return tuple(ways.values())
 
 
+def missed(passage: Passage, floors: Floors) -> tuple[Floor, ...]:
+    """The floors that a passage is under."""
+    found: list[Floor] = []
+    if 0 < passage.moved.rate < floors.gbps * 1e9:
+        found.append("gbps")
+    if 0 < passage.share < floors.share:
+        found.append("share")
+    return tuple(found)
+
+
 def shortfalls(passage: Passage, floors: Floors) -> tuple[str, ...]:
     """What to warn of, in words."""
-    rate, found = passage.moved.rate, []
-    if 0 < rate < floors.gbps * 1e9:
-        found.append(f"{_words(passage)} gave {rate / 1e9:.3g} GB/s, under the floor of {floors.gbps:g} GB/s")
-    if 0 < passage.share < floors.share:
-        found.append(
-            f"{_words(passage)} gave {passage.share:.2f} of the {passage.link / 1e9:.3g} GB/s"
-            f" that its link has given, under the floor of {floors.share:g}"
-        )
-    return tuple(found)
+    return tuple(_shortfall(passage, floors, floor) for floor in missed(passage, floors))
+
+
+def _shortfall(passage: Passage, floors: Floors, floor: Floor) -> str:
+    gave = f"{_words(passage)} gave"
+    match floor:
+        case "gbps":
+            return f"{gave} {passage.moved.rate / 1e9:.3g} GB/s, under the floor of {floors.gbps:g} GB/s"
+        case "share":
+            return (
+                f"{gave} {passage.share:.2f} of the {passage.link / 1e9:.3g} GB/s"
+                f" that its link has given, under the floor of {floors.share:g}"
+            )
+        case _:
+            assert_never(floor)
 
 
 def _words(passage: Passage) -> str:

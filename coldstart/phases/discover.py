@@ -35,6 +35,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         chunk_bytes=event.chunk_bytes,
         transports=event.transports,
         connecting=event.connecting,
+        growing=event.growing,
         storage_rate=event.storage_rate,
         patience=state.journey.limits.patience,
     )

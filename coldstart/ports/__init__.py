@@ -18,8 +18,10 @@ from coldstart.ports.bus import Bus as Bus
 from coldstart.ports.bus import Cursor as Cursor
 from coldstart.ports.bus import Heard as Heard
 from coldstart.ports.bus import Letter as Letter
+from coldstart.ports.bus import Recorded as Recorded
 from coldstart.ports.bus import Standing as Standing
 from coldstart.ports.bus import Stated as Stated
+from coldstart.ports.claims import EXCLUDED as EXCLUDED
 from coldstart.ports.claims import MAX_HOSTS as MAX_HOSTS
 from coldstart.ports.claims import Admission as Admission
 from coldstart.ports.claims import Advert as Advert
@@ -36,6 +38,8 @@ from coldstart.ports.digests import BatchDigester as BatchDigester
 from coldstart.ports.digests import Digester as Digester
 from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
+from coldstart.ports.shelves import Opened as Opened
+from coldstart.ports.shelves import Shelf as Shelf
 from coldstart.ports.signing import Signer as Signer
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
@@ -47,7 +51,9 @@ from coldstart.ports.skeletons import SkeletonFactory as SkeletonFactory
 from coldstart.ports.skeletons import StoredTensor as StoredTensor
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
+from coldstart.ports.transports import Counting as Counting
 from coldstart.ports.transports import Grant as Grant
+from coldstart.ports.transports import Growing as Growing
 from coldstart.ports.transports import Keeping as Keeping
 from coldstart.ports.transports import Landed as Landed
 from coldstart.ports.transports import Link as Link

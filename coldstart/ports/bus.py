@@ -65,6 +65,14 @@ class Stated(msgspec.Struct, frozen=True):
     digests: Mapping[int, bytes] = {}
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """A journal entry as the store keeps it; ``at`` is when it arrived there, in seconds of the epoch on its clock."""
+
+    id: str
+    at: float
+    body: bytes
+
+
 class Bus(Protocol):
     """Coordination: hints, leases and letters. Nothing in it is needed for safety.
 
@@ -165,7 +173,15 @@ class Bus(Protocol):
         ...
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:
-        """Append to the shard's journal stream (bounded), in order."""
+        """Append to the shard's journal stream (bounded), in order; entries may be repeated."""
+        ...
+
+    async def recorded(self, shard: str, after: str = "0-0", most: int = 256) -> Sequence[Recorded]:
+        """At most ``most`` entries of the shard's journal after the one with the id ``after``, oldest first."""
+        ...
+
+    async def journals(self) -> Sequence[str]:
+        """Keys of all shards whose journal was written to within a week."""
         ...
 
     async def vote(self, group: str, paper: Paper) -> Tally:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+EXCLUDED = "excluded"
+"""Why a worker was passed over that the claim itself names, or that makes it."""
+
 
 class Advert(msgspec.Struct, frozen=True):
     """A worker's leased record of what it holds and can lend.

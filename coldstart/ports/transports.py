@@ -140,6 +140,24 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class Growing(Protocol):
+    """What a transport may offer beside :class:`Transport`: a pull that is asked for more while it is under way.
+
+    A joiner that receives while its source still receives asks for each chunk as soon as the source has it. Its
+    link need not wait for the request, if that is there before the last byte of what was asked for earlier.
+    """
+
+    def extend(self, ticket: bytes, spans: Sequence[Span]) -> bool:
+        """Joiner: the pull with ``ticket`` that is under way fetches ``spans``, too, behind the rest.
+
+        Into the same memory, and told of in the same way; it returns when all has landed. False where there is no
+        such pull any more: then nothing of ``spans`` is fetched. From the loop's own thread; never waits. Raises
+        TransportError for a ticket that is none.
+        """
+        ...
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """What a transport may offer beside :class:`Transport`: connections that outlive a pull.
 
@@ -185,6 +203,16 @@ class Routing(Protocol):
     @property
     def route(self) -> str:
         """What the last pull really ran over, as read back from the library (``nvlink``, ``rdma``, ``tcp``)."""
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """What a transport may offer beside :class:`Transport`: how much it has sent, where that can be known."""
+
+    @property
+    def sent(self) -> int:
+        """Source: bytes of weights that have left this worker since the transport was opened."""
         ...
 
 

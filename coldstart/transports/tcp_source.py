@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -28,11 +28,10 @@ from coldstart.transports.pacing import Pace
 from coldstart.transports.views import advanced, batches
 from coldstart.transports.wire import Status, Ticket, shut
 
-MAX_CONNECTIONS: Final = 16
-"""Per grant; a joiner that asks for more is told so."""
 MAX_STRANGERS: Final = 128
 """Connections that have not yet shown a secret; well above what all slots together open at once."""
 HELLO_SECONDS: Final = 2.0
+"""A connection that has not shown a grant's secret within this is a stranger's, and closed."""
 HOST_ADVICE: Final = "set the host to one address of this machine that peers can reach"
 _ACCEPT_PAUSE: Final = 0.1
 _BACKLOG: Final = 128
@@ -74,6 +73,8 @@ class Lender:
         self._strangers: dict[socket.socket, str] = {}  # with where they come from; oldest first
         self._conversations = 0
         self._closed = False
+        self.sent = 0
+        """Bytes of lent memory; a request is counted when it has been answered, or has failed."""
 
     def lend(self, grant: Grant, memory: Memory) -> Ticket:
         """Open ``memory`` to the holder of the returned ticket; a second call replaces the first."""
@@ -216,7 +217,7 @@ class Lender:
             lent = self._grants.get(transfer)
             if lent is None or not hmac.compare_digest(lent.ticket.secret, secret) or lent.seconds_left == 0:
                 return None, Status.REFUSED
-            if len(lent.sockets) >= MAX_CONNECTIONS:
+            if len(lent.sockets) >= wire.MAX_CONNECTIONS:
                 return None, Status.BUSY
             lent.sockets.add(sock)
             return lent, Status.OK
@@ -243,6 +244,16 @@ class Lender:
                 self._send(sock, views, lent)
 
     def _send(self, sock: socket.socket, views: Sequence[memoryview], lent: _Lent) -> None:
+        sent = 0
+        try:
+            for count in self._sendings(sock, views, lent):
+                sent += count
+        finally:
+            with self._lock:
+                self.sent += sent
+
+    def _sendings(self, sock: socket.socket, views: Sequence[memoryview], lent: _Lent) -> Iterator[int]:
+        """Send, a piece at a time; how long each was."""
         quantum = self._pace.quantum if self._pace else wire.MAX_REQUEST
         for batch in batches(views, quantum):
             if self._pace is not None:
@@ -254,7 +265,9 @@ class Lender:
                 if left == 0:
                     raise ConnectionAbortedError("the grant has ended")
                 sock.settimeout(min(self._settings.io_seconds, left))
-                unsent = advanced(unsent, sock.sendmsg(unsent))
+                count = sock.sendmsg(unsent)
+                unsent = advanced(unsent, count)
+                yield count
 
 
 def bound(host: str) -> socket.socket:

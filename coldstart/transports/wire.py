@@ -19,7 +19,7 @@ import hashlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from struct import Struct
 from typing import Annotated, Final, NamedTuple
@@ -49,6 +49,8 @@ SMALLEST_SLICE: Final = 256 * 1024
 MAX_REQUEST: Final = 16 * 1024 * 1024
 """A source refuses more: it bounds the staging memory that one request can ask for."""
 MAX_TICKET: Final = 1024
+MAX_CONNECTIONS: Final = 16
+"""Per grant; a joiner that asks for more is told so."""
 
 
 class Status(enum.IntEnum):
@@ -110,10 +112,13 @@ def decode_ticket(data: bytes) -> Ticket:
 # ------------------------------------------------------------------------------ moving the bytes
 
 
-def receive_into(sock: socket.socket, views: Iterable[memoryview]) -> None:
+def receive_into(
+    sock: socket.socket, views: Iterable[memoryview], between: Callable[[], None] | None = None
+) -> None:
     """Fill ``views`` completely; raises ConnectionError when the peer ends first.
 
-    The socket's timeout bounds each call, that is: the time in which nothing at all arrives.
+    The socket's timeout bounds each call, that is: the time in which nothing at all arrives. ``between`` is called
+    after each.
     """
     for batch in batches(views, MAX_REQUEST):
         while batch:
@@ -121,6 +126,8 @@ def receive_into(sock: socket.socket, views: Iterable[memoryview]) -> None:
             if count == 0:
                 raise ConnectionResetError("closed by the peer")
             batch = advanced(batch, count)
+            if between is not None:
+                between()
 
 
 def shut(sock: socket.socket) -> None:

@@ -54,6 +54,8 @@ def _operations(bus: RedisBus) -> dict[str, Callable[[], Awaitable[object]]]:
         "fetch_truth": lambda: bus.fetch_truth(SHARD, LAYOUT),
         "send": lambda: bus.send(SHARD, "in", b"x", "n"),
         "record": lambda: bus.record(SHARD, [b"x"] * 20),
+        "recorded": lambda: bus.recorded(SHARD),
+        "journals": lambda: bus.journals(),
         "adverts": lambda: bus.adverts(SHARD),
         "shards": lambda: bus.shards(),
         "withdraw": lambda: bus.withdraw(SHARD, "source", "1"),

@@ -293,8 +293,8 @@ def test_traces_go_to_the_endpoint_that_the_environment_names(tmp_path: Path, wr
         bodies = collector.bodies  # type: ignore[attr-defined]
     assert done.returncode == 0, done.stderr
     names: list[str] = []
-    for path, body in bodies:
-        assert path == "/v1/traces"
+    assert {path for path, _ in bodies} == {"/v1/traces", "/v1/metrics"}
+    for body in (body for path, body in bodies if path == "/v1/traces"):
         request = ExportTraceServiceRequest.FromString(body)
         names += [span.name for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
     assert {"coldstart", "coldstart.build", "coldstart.fallback", "coldstart.verify"} <= set(names)

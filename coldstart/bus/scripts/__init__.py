@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from coldstart.bus.scripts.base import Script
 from coldstart.bus.scripts.index import INDEX, SHARDS, TIME
-from coldstart.bus.scripts.letters import RECORD, SEND, TOUCH
+from coldstart.bus.scripts.letters import RECORD, RECORDED, SEND, TOUCH
 from coldstart.bus.scripts.readers import ADMIT
 from coldstart.bus.scripts.sources import ADVERTISE, ADVERTS, CLAIM, LEAD, RELEASE, STRIKE, WITHDRAW
 from coldstart.bus.scripts.truths import FETCH_TRUTH, PUBLISH_TRUTH, STATE, STATED
@@ -53,6 +53,7 @@ __all__ = [
     "LEAD",
     "PUBLISH_TRUTH",
     "RECORD",
+    "RECORDED",
     "RELEASE",
     "SEND",
     "SHARDS",

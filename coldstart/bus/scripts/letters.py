@@ -47,3 +47,15 @@ redis.call('PEXPIRE', prefix .. 'journal', KEEP)
 return {epoch}
 """,
 )
+
+RECORDED = on_shard(
+    "recorded",
+    """
+local reply = {epoch}
+for _, entry in ipairs(redis.call('XRANGE', prefix .. 'journal', '(' .. ARGV[3], '+', 'COUNT', ARGV[4])) do
+  reply[#reply + 1] = entry[1]
+  reply[#reply + 1] = entry[2][2] or ''
+end
+return reply
+""",
+)

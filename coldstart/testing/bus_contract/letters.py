@@ -129,9 +129,37 @@ class Letters(BusSuite):
                 assert [letter.body for letter in heard.letters] == [b"next"]
                 cursor = heard.cursor
 
-    async def test_the_journal_takes_entries(self) -> None:
-        async with self.buses() as (bus,):
+    async def test_the_journal_gives_its_entries_in_order_from_any_place_on(self) -> None:
+        async with self.buses(2) as (bus, reader):
+            assert await reader.recorded(SHARD) == ()
             await bus.record(SHARD, [b"\x00entry", b"another"])
+            await bus.record("elsewhere", [b"other"])
+            first, second = await reader.recorded(SHARD)
+            assert (first.body, second.body) == (b"\x00entry", b"another")
+            assert await reader.recorded(SHARD, most=1) == (first,)
+            assert await reader.recorded(SHARD, first.id) == (second,)
+            assert await reader.recorded(SHARD, second.id) == ()
+            await bus.record(SHARD, [b"third"])
+            (third,) = await reader.recorded(SHARD, second.id)
+            assert third.body == b"third"
+            assert first.at <= second.at <= third.at
+
+    async def test_shards_with_a_journal_are_known_without_any_advert(self) -> None:
+        async with self.buses() as (bus,):
+            assert await bus.journals() == ()
+            for shard in ("b", "a", "b"):
+                await bus.record(shard, [b"entry"])
+            assert await bus.journals() == ("a", "b")
+            assert await bus.shards() == ()
+
+    async def test_a_place_that_is_none_is_refused(self) -> None:
+        async with self.buses() as (bus,):
+            for place in ("", "$", "1", "1-0 +"):
+                with pytest.raises(BusError, match="no place"):
+                    await bus.recorded(SHARD, place)
+            for most in (0, 1_000_000):
+                with pytest.raises(BusError, match="cannot be asked for"):
+                    await bus.recorded(SHARD, most=most)
 
     async def test_a_closed_bus_says_so(self) -> None:
         async with self.buses() as (bus,):

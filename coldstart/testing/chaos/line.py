@@ -15,7 +15,7 @@ import msgspec
 
 from coldstart.errors import BusError
 from coldstart.group import Paper, Tally
-from coldstart.ports import Admission, Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Standing, Stated
+from coldstart.ports import Admission, Advert, Bus, Claim, ClaimOutcome, Cursor, Heard, Recorded, Standing, Stated
 
 DEADLINE = 1.5
 """Seconds after which a call has failed; whether it was done is unknown."""
@@ -99,6 +99,12 @@ class Line:
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:
         await self._call("record", partial(self._inner.record, shard, entries))
+
+    async def recorded(self, shard: str, after: str = "0-0", most: int = 256) -> Sequence[Recorded]:
+        return await self._inner.recorded(shard, after, most)
+
+    async def journals(self) -> Sequence[str]:
+        return await self._inner.journals()
 
     async def vote(self, group: str, paper: Paper) -> Tally:
         return await self._inner.vote(group, paper)

@@ -223,6 +223,8 @@ class Fleet:
         self.place, self.store = place, store
         self.checkpoint = self._good = checkpoint
         self.gate = place / "gate"
+        self.environment: dict[str, str] = {}
+        """Of every worker that is started from now on, besides."""
         self._nursery, self._resources = nursery, resources
 
     async def start(
@@ -253,6 +255,7 @@ class Fleet:
             PORT_FILE: str(self.port_file(name)),
             STUCK_FILE: str(self._stuck_file(name)),
         }
+        environment |= self.environment
         if relay is not None:
             environment[PROXY_PORT] = str(relay.port)
         if gated or "hold" in disk:

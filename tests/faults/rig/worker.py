@@ -70,13 +70,14 @@ def main(task: object) -> int:
     if wanted.disk:
         disk.break_reads(wanted.disk)
     guard()
-    tracing.set_up(wanted.asked.name, verbose=wanted.asked.verbose, json=False)
+    finish = tracing.set_up(wanted.asked.name, verbose=wanted.asked.verbose, json=False)
     try:
         anyio.run(serve, wanted.asked, config.load(wanted.settings), _answer)
     except ColdstartError as error:
         note(f"coldstart: {error}")
         return error.exit_code
     finally:
+        finish()
         sys.stdout.flush()
     return 0
 
