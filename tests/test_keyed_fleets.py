@@ -102,6 +102,23 @@ async def test_a_forged_truth_is_not_verified_against() -> None:
         assert any("not proven by a key" in detour for detour in report.detours)
 
 
+@pytest.mark.parametrize("when", ["before anybody came", "while a source lends"])
+async def test_a_forged_conflict_costs_no_start(when: str) -> None:
+    """Without keys it would: nobody could say which bytes are right."""
+    async with keyed_fleet(Refusals()) as workers:
+        raw = MemoryBus(workers.store)
+        if when == "before anybody came":
+            await raw.publish_truth(SHARD.key, KIN, "forged", b"forged")
+            await workers.start("a").ready()
+        else:
+            await workers.start("a").lends()
+            await raw.publish_truth(SHARD.key, KIN, "forged", b"forged")
+        report = await workers.start("b").ready()
+        assert report.path == "storage"
+        assert report.seconds < STORAGE_SECONDS + Limits().patience + A_MOMENT
+        assert any("members have published 1" in detour for detour in report.detours)
+
+
 @pytest.mark.parametrize("source_keyed", [True, False])
 async def test_a_fleet_in_which_some_have_no_keys_reads_storage_and_says_why(source_keyed: bool) -> None:
     async with fleet() as workers:

@@ -235,6 +235,18 @@ def test_a_refusal_says_why_and_proves_that_it_means_this_hello(source: Source, 
     assert step(source, event, 0.0) == (source, (effects.SendRefusal("t1", "t1.joiner", 7, reason),))
 
 
+def test_one_joiner_cannot_take_every_slot_of_a_source_with_many() -> None:
+    many = Source(Terms("aa", 8, ("tcp",)), Mode.OPEN, have=None)
+    same = [events.HelloReceived(f"t{number}", "greedy", 1, 7, "aa", ("tcp",)) for number in range(4)]
+    source, asked = after(many, *same)
+    assert asked == (effects.SendRefusal("t3", "greedy", 7, "grants enough"),)
+    assert [grant.transfer for grant in source.grants] == ["t0", "t1"]
+    source, asked = after(source, hello("other"))
+    assert any(isinstance(effect, effects.OpenOffer) for effect in asked)
+    source, asked = after(source, events.DoneReceived("t0", "ok"), same[3])
+    assert any(isinstance(effect, effects.OpenOffer) for effect in asked), "what it has left does not count"
+
+
 def test_a_grant_that_is_closing_takes_no_slot() -> None:
     """The bus has freed the slot already; whoever got it must not be refused."""
     source, _ = after(OPEN, hello("t2"), hello("t3"), events.DoneReceived("t2", "ok"))

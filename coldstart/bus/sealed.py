@@ -1,11 +1,13 @@
 """A bus of workers that share keys: everything written is sealed, and nothing is believed that is not.
 
 Decides which operation seals what, and what a reader is told instead of something unproven. It is a bus around
-another one, so that whoever uses it need not know of keys; seals and proofs are made in ``notary.py``.
+another one, so that whoever uses it need not know of keys. Seals are made in ``notary.py``, proofs of truths in
+``vouching.py``, those of votes in ``pledges.py``.
 
     letters, hellos     sealed, opened once, within their time; others are dropped and counted
     adverts             carry a sealed copy, which is what readers are told; else ``unproven`` says why not
-    truths              their proof is stated beside them, under the writer's key; without one there is no truth
+    truths              their proof is stated beside them, under the writer's key; without one there is no truth,
+                        nor a conflict that would stop anybody
     stated digests      the same, for each chunk
     verdicts            a yes counts only with a proof of each rank's own yes
     slots, leads, fences, strikes, the index, the journal    as they are: they cost time, never wrong weights
@@ -13,23 +15,27 @@ another one, so that whoever uses it need not know of keys; seals and proofs are
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import assert_never
 
-import anyio
 import msgspec
 
-from coldstart.bus.notary import Notary, place_of
+from coldstart.bus.notary import Notary
+from coldstart.bus.pledges import Pledges
+from coldstart.bus.vouching import Vouching
 from coldstart.errors import BusError, IntegrityError, Unproven
-from coldstart.group import Paper, Tally, Verdict
+from coldstart.group import Paper, Tally
 from coldstart.ports import (
     Admission,
     Advert,
     Bus,
     Claim,
     ClaimOutcome,
+    Conflicted,
     Cursor,
+    Deferred,
+    Elected,
     Granted,
     Heard,
     Letter,
@@ -38,12 +44,6 @@ from coldstart.ports import (
     Stated,
 )
 
-VOUCH_SECONDS = 3600.0
-"""A source sees to it so often that the truth of its weights can be proven; at once when the signing key changes."""
-
-REPEAT_SECONDS = 2.0
-"""A rank's yes is stated again so often while it votes: the store may have lost it."""
-
 
 class SealedBus:
     """``inner`` with seals; closing it closes ``inner``. ``dropped`` counts letters that were not believed."""
@@ -51,11 +51,7 @@ class SealedBus:
     def __init__(self, inner: Bus, notary: Notary) -> None:
         self.inner, self._notary = inner, notary
         self.dropped = 0
-        self._vouched: dict[tuple[str, str], tuple[str, float]] = {}
-        """By shard and layout: key and time of the last proof that is known to stand."""
-        self._said: dict[tuple[str, str, int], float] = {}
-        self._agreed: set[tuple[str, str, int]] = set()
-        """By group, question and size: where every rank's yes is proven."""
+        self._vouching, self._pledges = Vouching(inner, notary), Pledges(inner, notary)
 
     @property
     def local_address(self) -> str:
@@ -66,10 +62,22 @@ class SealedBus:
     async def claim(self, claim: Claim) -> ClaimOutcome:
         hello = await self._notary.sealed(claim.hello, claim.shard, "hello")
         outcome = await self.inner.claim(msgspec.structs.replace(claim, hello=hello))
-        return await self._granted(claim.shard, outcome) if isinstance(outcome, Granted) else outcome
+        match outcome:
+            case Granted():
+                return await self._granted(claim.shard, claim.layout, outcome)
+            case Conflicted():
+                await self._vouching.check_conflict(claim.shard, claim.layout, outcome.roots)
+                return outcome
+            case Elected() | Deferred():
+                root = await self._vouching.believed(claim.shard, claim.layout, outcome.root)
+                return msgspec.structs.replace(outcome, root=root)
+            case _:
+                assert_never(outcome)
 
-    async def _granted(self, shard: str, granted: Granted) -> Granted:
-        return msgspec.structs.replace(granted, source=await self._notary.told(shard, granted.source))
+    async def _granted(self, shard: str, layout: str, granted: Granted) -> Granted:
+        source = await self._notary.told(shard, granted.source)
+        root = await self._vouching.believed(shard, layout, granted.root)
+        return msgspec.structs.replace(granted, source=source, root=root)
 
     async def release(self, shard: str, source: str, transfer: str, letter: bytes = b"") -> Advert | None:
         sealed = await self._notary.sealed(letter, shard, "end") if letter else b""
@@ -85,7 +93,7 @@ class SealedBus:
         bare = msgspec.structs.replace(advert, used=0, struck=False, seal="", unproven="")
         sealed = await self._notary.advert(shard, bare, seconds)
         standing = await self.inner.advertise(shard, sealed, seconds, held, ended)
-        if standing.root and not await self._is_vouched(shard, advert.layout):
+        if standing.root and not await self._vouching.is_vouched(shard, advert.layout, standing.root):
             return msgspec.structs.replace(standing, root="")  # as good as none: whoever knows it publishes it again
         return standing
 
@@ -119,7 +127,8 @@ class SealedBus:
 
     async def _opened(self, shard: str, inbox: str, letter: Letter) -> Letter | None:
         if letter.granted is not None:
-            return msgspec.structs.replace(letter, granted=await self._granted(shard, letter.granted))
+            granted = await self._granted(shard, letter.granted.source.layout, letter.granted)
+            return msgspec.structs.replace(letter, granted=granted)
         try:
             body = await self._notary.letter(letter.body, shard, inbox)
         except Unproven as error:
@@ -133,10 +142,13 @@ class SealedBus:
     async def publish_truth(
         self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
     ) -> tuple[str, ...]:
-        await self._vouch(shard, layout, truth)
+        await self._vouching.vouch(shard, layout, root, truth)
         roots = await self.inner.publish_truth(shard, layout, root, truth, again=again)
+        if roots != (root,):
+            await self._vouching.check_conflict(shard, layout, roots)
+            return roots
         with suppress(BusError):  # it is published; the next advert looks again
-            if roots == (root,) and not await self._is_vouched(shard, layout):
+            if not await self._vouching.is_vouched(shard, layout, root):
                 # What stands under this root was published by somebody whose key is not believed (any more).
                 return await self.inner.publish_truth(shard, layout, root, truth, again=True)
         return roots
@@ -144,7 +156,7 @@ class SealedBus:
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         """As :meth:`coldstart.ports.Bus.fetch_truth`; raises IntegrityError for one that nobody with our keys made."""
         truth = await self.inner.fetch_truth(shard, layout)
-        if truth is None or await self._is_proven(shard, layout, truth):
+        if truth is None or await self._vouching.proves(shard, layout, truth):
             return truth
         self._notary.refused("truth unproven", f"the truth of {shard[:8]} stands without a proof by a key of ours")
         raise IntegrityError(
@@ -152,108 +164,24 @@ class SealedBus:
             advice="give all workers the same file of keys (COLDSTART_KEYS)",
         )
 
-    async def _vouch(self, shard: str, layout: str, truth: bytes) -> None:
-        key = self._notary.signing[0]
-        proof = self._notary.proof(key, "truth", shard, layout, truth)
-        await self.inner.state(shard, place_of(key, "truth", layout), {_number_of(truth): proof})
-
-    async def _is_proven(self, shard: str, layout: str, truth: bytes) -> bool:
-        """Whether a holder of any of our keys has vouched for this record."""
-        number = _number_of(truth)
-        for key in self._notary.signing:
-            stated = await self.inner.stated(shard, place_of(key, "truth", layout), number)
-            if self._notary.proves(stated.digests.get(number), key, "truth", shard, layout, truth):
-                self._vouched[shard, layout] = (key.ident, anyio.current_time())
-                return True
-        return False
-
-    async def _is_vouched(self, shard: str, layout: str) -> bool:
-        """Whether what stands can be proven, by the key that signs now; sees to that where any key proves it."""
-        first = self._notary.signing[0].ident
-        ident, at = self._vouched.get((shard, layout), ("", 0.0))
-        if ident == first and anyio.current_time() - at < VOUCH_SECONDS:
-            return True
-        truth = await self.inner.fetch_truth(shard, layout)
-        if truth is None:
-            return True  # none, or a conflict: nothing that could be proven
-        if not await self._is_proven(shard, layout, truth):
-            return False
-        if self._vouched[shard, layout][0] != first:
-            await self._vouch(shard, layout, truth)
-            self._vouched[shard, layout] = (first, anyio.current_time())
-        return True
-
     async def state(self, shard: str, layout: str, digests: Mapping[int, bytes]) -> bool:
         if not await self.inner.state(shard, layout, digests):
             return False
-        key = self._notary.signing[0]
-        proofs = {
-            chunk: self._notary.proof(key, "digest", shard, layout, chunk, digest) for chunk, digest in digests.items()
-        }
-        if proofs and not await self.inner.state(shard, place_of(key, "digest", layout), proofs):
-            self._notary.refused("digest forged", f"others stand for proofs of the key {key.ident}")
+        await self._vouching.vouch_digests(shard, layout, digests)
         return True
 
     async def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
         told = await self.inner.stated(shard, layout, first)
-        if told.root or not told.digests:
-            return told
-        proven: dict[int, bytes] = {}
-        for key in self._notary.signing:
-            proofs = (await self.inner.stated(shard, place_of(key, "digest", layout), first)).digests
-            for chunk, digest in told.digests.items():
-                if chunk not in proven and self._notary.proves(
-                    proofs.get(chunk), key, "digest", shard, layout, chunk, digest
-                ):
-                    proven[chunk] = digest
-            if len(proven) == len(told.digests):
-                break
-        return Stated("", {chunk: proven[chunk] for chunk in sorted(proven)})
+        if told.root:
+            return Stated(await self._vouching.believed(shard, layout, told.root))
+        return Stated("", await self._vouching.proven(shard, layout, told.digests, first))
 
     # ------------------------------------------------------------------------------------ groups
 
     async def vote(self, group: str, paper: Paper) -> Tally:
-        for answer in paper.answers:
-            if answer.yes and paper.member.isdecimal():
-                self._said.setdefault((group, answer.question, int(paper.member)), -REPEAT_SECONDS)
-        await self._say_again(group)
+        await self._pledges.give(group, paper)
         tally = await self.inner.vote(group, paper)
-        heard = {verdict.question for verdict in paper.heard}
-        verdicts = [
-            verdict
-            for verdict in tally.verdicts
-            if not verdict.yes or verdict.question in heard or await self._is_agreed(group, verdict, paper.size)
-        ]
-        return msgspec.structs.replace(tally, verdicts=tuple(verdicts))
-
-    async def _say_again(self, group: str) -> None:
-        """State the proofs of this rank's yes, for whoever hears a verdict later."""
-        now, key = anyio.current_time(), self._notary.signing[0]
-        for (named, question, member), at in list(self._said.items()):
-            if named == group and now - at >= REPEAT_SECONDS:
-                proof = self._notary.proof(key, "vote", group, question, member)
-                await self.inner.state(group, place_of(key, "vote", question), {member: proof})
-                self._said[named, question, member] = now
-
-    async def _is_agreed(self, group: str, verdict: Verdict, size: int) -> bool:
-        """Whether each of ``size`` ranks is proven to have said yes."""
-        about = (group, verdict.question, size)
-        if about in self._agreed:
-            return True
-        missing = set(range(size))
-        for key in self._notary.signing:
-            proofs = (await self.inner.stated(group, place_of(key, "vote", verdict.question))).digests
-            missing -= {
-                member
-                for member in missing
-                if self._notary.proves(proofs.get(member), key, "vote", group, verdict.question, member)
-            }
-        if missing:
-            ranks = ", ".join(str(member) for member in sorted(missing)[:8])
-            self._notary.refused("vote unproven", f"{verdict} in group {group}: no proof of a yes by rank {ranks}")
-            return False
-        self._agreed.add(about)
-        return True
+        return msgspec.structs.replace(tally, verdicts=await self._pledges.proven(group, paper, tally))
 
     # -------------------------------------------------------------------------------- as they are
 
@@ -274,8 +202,3 @@ class SealedBus:
 
     async def aclose(self) -> None:
         await self.inner.aclose()
-
-
-def _number_of(truth: bytes) -> int:
-    """Where the proof of a record stands among those of other records of one truth, which differ in their probes."""
-    return int.from_bytes(hashlib.blake2b(truth, digest_size=2).digest(), "little")

@@ -21,7 +21,7 @@ from coldstart.effects import (
     SendRefusal,
 )
 from coldstart.events import Timer
-from coldstart.modes.states import EVERYTHING, Mode, Move, Source
+from coldstart.modes.states import EVERYTHING, MAX_PER_JOINER, Mode, Move, Source
 from coldstart.plan import Chunks
 
 
@@ -100,6 +100,8 @@ def objection(source: Source, event: events.HelloReceived, transport: str) -> st
         return "no common transport"
     if len(held(source)) >= source.terms.slots:
         return "busy"
+    if sum(grant.joiner == event.joiner and not grant.closing for grant in source.grants) >= MAX_PER_JOINER:
+        return "grants enough"
     return ""
 
 

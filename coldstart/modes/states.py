@@ -22,6 +22,9 @@ MAX_DOUBTS = 16
 """Chunks that wait to be inspected, at most."""
 
 
+MAX_PER_JOINER = 2
+"""Grants of one joiner at one time: the one that it uses, and one that it has left and could not say so."""
+
 MAX_ENDED = 64
 """Ended transfers that are remembered until the store has heard of them."""
 

@@ -11,10 +11,11 @@ import pytest
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.notary import CLOCK_SECONDS, Notary, place_of
-from coldstart.bus.sealed import VOUCH_SECONDS, SealedBus
-from coldstart.errors import IntegrityError
+from coldstart.bus.sealed import SealedBus
+from coldstart.bus.vouching import VOUCH_SECONDS
+from coldstart.errors import BusError, IntegrityError
 from coldstart.group import Tally, Verdict
-from coldstart.ports import Advert, Bus, Cursor, Granted, Letter
+from coldstart.ports import Advert, Bus, Conflicted, Cursor, Elected, Granted, Letter
 from coldstart.refusals import Refusals
 from coldstart.seals import WINDOW_SECONDS, Key, Keys
 from coldstart.testing.bus_contract import LAYOUT, SHARD, advert, claim
@@ -251,6 +252,41 @@ async def test_a_truth_that_is_put_in_the_place_of_another_is_not_believed() -> 
         await world.bus.fetch_truth(SHARD, LAYOUT)
 
 
+async def test_a_truth_that_only_strangers_name_is_not_named_by_claims() -> None:
+    world = World()
+    await world.raw.publish_truth(SHARD, LAYOUT, "forged", b"forged")
+    outcome = await world.bus.claim(claim())
+    assert isinstance(outcome, Elected)
+    assert outcome.root == ""
+    assert (await world.bus.stated(SHARD, LAYOUT)).root == ""
+    await world.other().advertise(SHARD, advert("source"), 30)
+    granted = await world.bus.claim(claim())
+    assert isinstance(granted, Granted)
+    assert (granted.root, granted.source.unproven) == ("", "")
+
+
+async def test_a_conflict_that_strangers_make_stops_nobody_and_is_named() -> None:
+    """Whether theirs or ours was there first."""
+    for strangers_first in (True, False):
+        world = World()
+        if strangers_first:
+            await world.raw.publish_truth(SHARD, LAYOUT, "forged", b"forged")
+            with pytest.raises(BusError, match="members have published 1"):
+                await world.bus.publish_truth(SHARD, LAYOUT, "root", b"truth")
+        else:
+            await world.bus.publish_truth(SHARD, LAYOUT, "root", b"truth")
+            await world.raw.publish_truth(SHARD, LAYOUT, "forged", b"forged")
+        with pytest.raises(BusError, match="somebody without the fleet's keys"):
+            await world.other().claim(claim())
+
+
+async def test_a_conflict_between_members_is_one() -> None:
+    world = World()
+    await world.bus.publish_truth(SHARD, LAYOUT, "one", b"one")
+    assert await world.other().publish_truth(SHARD, LAYOUT, "two", b"two") == ("one", "two")
+    assert isinstance(await world.bus.claim(claim()), Conflicted)
+
+
 async def test_who_knows_the_truth_replaces_a_record_that_nobody_believes() -> None:
     world = World()
     await world.raw.publish_truth(SHARD, LAYOUT, "root", b"same root, another probe")
@@ -325,6 +361,17 @@ async def test_a_source_vouches_for_the_truth_with_every_new_key() -> None:
         world.keys = keys
         assert (await world.bus.advertise(SHARD, advert("source"), 6)).root == "root"
     assert await world.other(NEW).fetch_truth(SHARD, LAYOUT) == b"truth"
+
+
+async def test_the_stores_word_for_a_name_is_no_reason_to_sign_it() -> None:
+    """A stranger renames a proven record while keys are changed, and waits for a source to vouch for that."""
+    world = World()
+    await world.bus.publish_truth(SHARD, LAYOUT, "root", b"truth")
+    world.store.shard(SHARD).truths[LAYOUT] = ("forged", b"truth")
+    world.keys = Keys((NEW, OLD))
+    assert (await world.bus.advertise(SHARD, advert("source"), 6)).root == ""
+    assert isinstance(outcome := await world.other(NEW).claim(claim()), Granted)
+    assert outcome.root == ""
 
 
 async def test_a_source_is_told_when_nobody_can_prove_its_truth_any_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from coldstart import effects, events
@@ -57,6 +58,14 @@ def test_in_a_crowd_one_part_is_pulled_and_a_source_of_the_other_sought() -> Non
     assert asked == (Arm(Timer.RETRY, LIMITS.retry, "-1"),)
     _, asked = after(events.Expired(Timer.RETRY, "-1"), state=state)
     assert claim in asked
+
+
+def test_a_second_source_whose_advert_is_not_proven_is_left_at_once() -> None:
+    unproven = msgspec.structs.replace(advert("b"), unproven="it has no seal")
+    state, asked = transferring(events.SourceClaimed(-1, unproven, "root", part=1))
+    assert effects.Release(-1, "b", "refused (it has no seal)") in asked
+    assert state.journey.excluded == ("b",)
+    assert effects.ClaimSource(-2, ("b", "a"), share=LIMITS.share, part=1) in asked
 
 
 def test_the_second_source_brings_the_other_part_and_both_make_the_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from coldstart import effects, events
@@ -48,6 +49,17 @@ def test_a_source_of_another_truth_is_a_conflict_and_gets_its_slot_back() -> Non
     assert "old and new" in state.reason
     assert effects.Release(2, "b", "truth conflict") in asked
     assert effects.Resign() in asked
+
+
+@pytest.mark.parametrize("root", ["", "old", "new"])
+def test_a_source_whose_advert_is_not_proven_is_left_at_once_whatever_else_is_told_of_it(root: str) -> None:
+    unproven = msgspec.structs.replace(advert("b"), unproven="it has no seal")
+    state, asked = after((0.5, events.SourceClaimed(2, unproven, root)), state=left_with_a_chunk())
+    assert isinstance(state, Discovering)
+    assert effects.Release(2, "b", "refused (it has no seal)") in asked
+    assert "b" in state.journey.excluded
+    assert state.journey.detours[-1] == "b: refused (it has no seal)"
+    assert any(isinstance(effect, effects.ClaimSource) for effect in asked)
 
 
 def test_a_loader_of_another_truth_is_a_conflict() -> None:

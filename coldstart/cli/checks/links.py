@@ -16,6 +16,7 @@ from coldstart.cli.checks.check import Check, fail, in_daemon_thread, ok, warn
 from coldstart.cli.output import size
 from coldstart.config import Settings
 from coldstart.errors import ColdstartError
+from coldstart.membership import membership
 from coldstart.ports import Bus, Transport, TransportSettings
 from coldstart.registry import Plugin
 
@@ -80,8 +81,13 @@ class LinkChecks:
         return [await self._measured(name, device, found, bus) for name in shared]
 
     async def _measured(self, name: str, device: str, found: peer.Peer, bus: Bus) -> Check:
+        member = await membership(self._settings, "doctor")
         own = TransportSettings(
-            self._host, self._settings.connections, io_seconds=self._settings.io_seconds, device=device
+            self._host,
+            self._settings.connections,
+            io_seconds=self._settings.io_seconds,
+            device=device,
+            signer=member.signer,
         )
         try:
             transport = await in_daemon_thread(lambda: registry.transport(name).open(own))
