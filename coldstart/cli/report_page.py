@@ -148,7 +148,7 @@ def _fallbacks(starts: Sequence[ColdStart], zone: tzinfo | None) -> Iterator[str
 
 def _table(starts: Sequence[ColdStart], zone: tzinfo | None) -> Iterator[str]:
     heads = ("began", "worker", "host", "weights", "outcome", "path", "took", "bytes", "from")
-    yield f"<details><summary>Every cold start in figures</summary><table><thead><tr>"
+    yield "<details><summary>Every cold start in figures</summary><table><thead><tr>"
     yield "".join(f"<th>{head}</th>" for head in heads) + "</tr></thead><tbody>"
     for start in reversed(starts):
         origins = ", ".join(f"{source} {size(nbytes)}" for source, nbytes in start.sources.items())
