@@ -46,6 +46,8 @@ EVERYTHING: Mapping[str, tuple[str, object]] = {
     "presence": ("7.5", 7.5),
     "drain": ("0", 0.0),
     "margin": ("4", 4.0),
+    "metrics_port": ("9464", 9464),
+    "metrics_host": ("127.0.0.1", "127.0.0.1"),
 }
 
 
