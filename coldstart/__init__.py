@@ -12,8 +12,9 @@ moved, and what it is called), ``events`` and ``effects`` (what can happen, what
 and ``source`` (their tables), ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and
 ``lending`` (perform what the machines ask for; what goes over the bus is in ``claiming``,
 ``truths`` and ``voting``, how fast it came in ``links``, whether storage is quicker in
-``estimate``, what a source sees of its own weights in ``inspecting``), ``node`` (one worker's
-parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
+``estimate``, what a source sees of its own weights in ``inspecting``, how an operator has it leave
+in ``departing``), ``node`` (one worker's parts, connected), ``metrics`` (what is counted of their
+steps), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
 """
 
 from __future__ import annotations
