@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
+RAY_VENV ?= .venv-ray
+RAY_READY := $(RAY_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-nccl test-vllm zoo soak bench bench-fleet plot-fleet traces diagram \
-	clean
+.PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm zoo fuzz soak bench bench-fleet \
+	plot-fleet traces diagram docs clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -32,9 +34,16 @@ unit: $(READY) ## all tests but the real faults, fast ones first
 test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints what each fault has cost
 	@$(BIN)/pytest tests/faults -n 4 --faults-table=-
 
+test-embed: $(READY) $(RAY_READY) ## replace four workers under load: FastAPI, asyncio, Ray Serve; prints what it took
+	@$(BIN)/pytest tests/embed -m embed
+	@OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/embed/test_ray.py -m embed
+
 zoo: $(READY) ## small models of many public classes, started cold; writes docs/families.md, with ONLY='Bert*' nothing
 	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
 	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
+
+fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets and the tcp port; SECONDS of each
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),30)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
 	@$(BIN)/python docs/simulator_page.py soak $(FIRST)
@@ -62,8 +71,12 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 traces: $(READY) ## traces and timelines of real workers; writes docs/tracing.md
 	@$(BIN)/python docs/tracing_page.py
 
-diagram: $(READY) ## draw the README's picture of the states anew
-	@$(BIN)/python -m coldstart.diagram README.md
+diagram: $(READY) ## draw the pictures of the states anew
+	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md
+
+docs: $(READY) ## write docs/settings.md anew, and build the documentation into site/
+	@$(BIN)/python docs/settings_page.py docs/settings.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "site/index.html"
 
 $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 		plugins/coldstart-diffusers/pyproject.toml requirements-dev.txt requirements-model.txt \
@@ -89,6 +102,13 @@ $(VLLM_READY): pyproject.toml plugins/coldstart-vllm/pyproject.toml requirements
 		--editable . --editable plugins/coldstart-vllm
 	@touch $@
 
+$(RAY_READY): pyproject.toml requirements-ray.txt
+	@echo "setting up $(RAY_VENV) (once; a few minutes)"
+	@test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
+	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-ray.txt
+	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
 clean: ## remove what was built here
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,11 +10,11 @@ To read the code, follow one cold start through the files: ``layout`` and ``iden
 moved, and what it is called), ``events`` and ``effects`` (what can happen, what can be asked for),
 ``phases`` from ``states`` to ``serve`` and ``modes`` (the pages of the two machines), ``machine``
 and ``source`` (their tables), ``ports`` (the edges), ``runner`` (drives a machine), ``joining`` and
-``lending`` (perform what the machines ask for; what goes over the bus is in ``claiming``,
-``truths`` and ``voting``, how fast it came in ``links``, whether storage is quicker in
-``estimate``, what a source sees of its own weights in ``inspecting``, how an operator has it leave
-in ``departing``), ``node`` (one worker's parts, connected), ``metrics`` (what is counted of their
-steps), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
+``lending`` (perform what the machines ask for; how bytes move is in ``moving`` and ``landing``, what
+goes over the bus in ``claiming``, ``truths`` and ``voting``, how fast it came in ``links``, whether
+storage is quicker in ``estimate``, what a source sees of its own weights in ``inspecting``, how an
+operator has it leave in ``departing``), ``node`` (one worker's parts, connected), ``metrics`` (what is
+counted of their steps), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coldstart.config import Settings as Settings
+    from coldstart.config.settings import Settings as Settings
     from coldstart.errors import BusError as BusError
     from coldstart.errors import CheckpointError as CheckpointError
     from coldstart.errors import ColdstartError as ColdstartError
@@ -61,7 +61,7 @@ _HOME = {
     "Rank": "identity",
     "Replica": "replica",
     "Report": "report",
-    "Settings": "config",
+    "Settings": "config.settings",
     "SkeletonError": "errors",
     "TruthConflict": "errors",
     "UnknownPlugin": "errors",

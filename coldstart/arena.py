@@ -81,8 +81,7 @@ class Arena:
         """
         self._check(span)
         flat = self._flat
-        runs = [part for part, holds_weights in self._parts(span) if holds_weights]
-        return [(run.offset, flat[run.offset : run.end]) for run in runs]
+        return [(run.offset, flat[run.offset : run.end]) for run in self._layout.weights(span)]
 
     def view(self, tensor: Tensor) -> torch.Tensor:
         """The tensor of the layout as it lies in the arena."""
@@ -136,16 +135,11 @@ class Arena:
     def _parts(self, span: Span) -> Iterator[tuple[Span, bool]]:
         """``span`` as alternating runs of weights (true) and padding (false), in order."""
         at = span.offset
-        run = span.offset
-        for piece in self._layout.pieces(span):
-            if piece.offset > at:
-                if at > run:
-                    yield Span(run, at - run), True
-                yield Span(at, piece.offset - at), False
-                run = piece.offset
-            at = piece.offset + piece.length
-        if at > run:
-            yield Span(run, at - run), True
+        for run in self._layout.weights(span):
+            if run.offset > at:
+                yield Span(at, run.offset - at), False
+            yield run, True
+            at = run.end
         if span.end > at:
             yield Span(at, span.end - at), False
 
@@ -199,6 +193,8 @@ def device_of(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(f"there is no device {name!r}", advice="use cpu or cuda:N") from error
     if device.type == "cpu":
+        if device.index:
+            raise ConfigError(f"there is no device {name!r}", advice="a host has one memory: use cpu")
         return torch.device("cpu")
     if device.type != "cuda":
         raise ConfigError(f"device {name!r} is not supported", advice="use cpu or cuda:N")

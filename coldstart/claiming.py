@@ -25,10 +25,13 @@ from coldstart.telemetry import logger
 from coldstart.truths import Truths
 
 LEAD_SECONDS = 3.0
+"""Life of a loader's lease, renewed three times as often: a dead loader is replaced after it."""
 SLOT_SECONDS = 30.0
+"""Life of a granted slot that its source has not heard of."""
 QUEUE_SECONDS = 5.0
 """A place in line is kept for so long without asking again."""
 FIRST_SIGN = 1.0
+"""When a joiner first repeats that it is alive; most transfers are over by then."""
 SIGN_OF_LIFE = 4.0
 """A joiner says that it is alive so often; sources wait several times as long."""
 
@@ -131,7 +134,8 @@ class Claiming:
         worker = self._station.worker.name
         here = Here(worker, self._place.host, self._place.rack, have, self._place.rates())
         try:
-            return heard(self._prefer, here, await bus.adverts(self._station.key))
+            adverts = [advert for advert in await bus.adverts(self._station.key) if not advert.unproven]
+            return heard(self._prefer, here, adverts)
         except BusError:
             raise
         except Exception as error:  # an operator's function may raise anything

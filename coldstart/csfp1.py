@@ -107,21 +107,29 @@ def finish(sums: NDArray[np.int64], lengths: Sequence[int]) -> list[bytes]:
     """
     if not lengths:
         return []
-    counts = [row_count(length) for length in lengths]
-    salts = np.concatenate([_salts(count) for count in counts], axis=1)
-    ends = np.cumsum([0, *counts])
-    running = np.zeros((LANES, sums.shape[1] + 1), np.uint64)
-    np.cumsum(_mix(sums.view(np.uint64) ^ salts), axis=1, out=running[:, 1:])
-    folded = running[:, ends[1:]] - running[:, ends[:-1]]
-    ending = np.array(lengths, np.uint64) + np.arange(1, LANES + 1, dtype=np.uint64).reshape(LANES, 1)
-    joined = _mix(folded ^ _mix(ending)).astype("<u8").T.tobytes()
+    counts = tuple(map(row_count, lengths))
+    mixed = _mix(sums.view(np.uint64) ^ _salts(counts))
+    starts = np.cumsum([0, *counts[:-1]])
+    if 0 in counts:
+        ends = starts + counts
+        folded = np.stack([mixed[:, at:end].sum(axis=1) for at, end in zip(starts, ends, strict=True)], axis=1)
+    else:
+        folded = np.add.reduceat(mixed, starts, axis=1)
+    joined = _mix(folded ^ _endings(tuple(lengths))).astype("<u8").T.tobytes()
     return [joined[at : at + 8 * LANES] for at in range(0, len(joined), 8 * LANES)]
 
 
-@lru_cache(8)
-def _salts(rows: int) -> NDArray[np.uint64]:
-    """What each row's y is mixed with, so that rows cannot change places."""
-    return _mix(SEEDS + np.arange(1, rows + 1, dtype=np.uint64) * GOLD)
+@lru_cache(16)
+def _salts(counts: tuple[int, ...]) -> NDArray[np.uint64]:
+    """What each row's y is mixed with, so that rows cannot change places; of spans of so many rows."""
+    salts = [_mix(SEEDS + np.arange(1, rows + 1, dtype=np.uint64) * GOLD) for rows in counts]
+    return np.concatenate(salts, axis=1)
+
+
+@lru_cache(64)
+def _endings(lengths: tuple[int, ...]) -> NDArray[np.uint64]:
+    """What the sums of each span are mixed with, so that its length counts."""
+    return _mix(np.array(lengths, np.uint64) + np.arange(1, LANES + 1, dtype=np.uint64).reshape(LANES, 1))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

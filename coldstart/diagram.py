@@ -1,7 +1,7 @@
 """Draws the joiner's phases as a Mermaid diagram from the machine's own table.
 
-``python -m coldstart.diagram README.md`` puts it between the README's markers; a test demands
-that the picture there is current.
+``python -m coldstart.diagram README.md ...`` puts it between the markers of each page; a test demands
+that the pictures there are current.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def insert(text: str) -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(insert(target.read_text()))
+    for target in map(Path, sys.argv[1:]):
+        target.write_text(insert(target.read_text()))

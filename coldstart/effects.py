@@ -82,9 +82,9 @@ class ShowLife(Effect, frozen=True):
 
 
 class Pull(Effect, frozen=True):
-    """Fetch chunks that the source has. Answered by BytesLanded, ChunkVerified, ChunkCorrupted and
-    at last one PullEnded. Without a published truth, by TruthReceived where there is one by now; chunks whose
-    digest nobody has stated yet are left out."""
+    """Fetch chunks that the source has, behind what it was asked for before. Answered by BytesLanded, ChunkVerified,
+    ChunkCorrupted and at last PullEnded, one for each Pull or one for several of the same attempt. Without a published
+    truth, by TruthReceived where there is one by now; chunks whose digest nobody has stated yet are left out."""
 
     attempt: int
     source: Advert

@@ -8,6 +8,7 @@
     ├── SkeletonError          the model's author: a tensor that cannot be carried or rebuilt
     ├── TransportError         nobody: another source is tried
     ├── BadMessage             nobody: a newer or hostile peer; counted and dropped
+    │   └── Unproven           ... nobody with the fleet's keys has written it so
     ├── BusError               nobody: coordination is down, storage is used
     ├── IntegrityError         never ask for the same bytes again
     │   └── TruthConflict      the operator: two storage readers disagree about one shard
@@ -36,6 +37,7 @@ __all__ = [
     "TransportError",
     "TruthConflict",
     "UnknownPlugin",
+    "Unproven",
     "in_a_line",
 ]
 
@@ -102,6 +104,18 @@ class TransportError(ColdstartError):
 
 class BadMessage(ColdstartError):
     """A letter that is not a message of ours: too long, malformed, of an unknown type or version."""
+
+
+class Unproven(BadMessage):
+    """Nobody who has the fleet's keys has written this, to us, just now.
+
+    Args:
+        reason: a short stable word for counting (``unsealed``, ``forged``, ``stale``, ...).
+    """
+
+    def __init__(self, reason: str, what: str, *, advice: str = "") -> None:
+        super().__init__(what, advice=advice)
+        self.reason = reason
 
 
 class BusError(ColdstartError):

@@ -68,9 +68,9 @@ class Started(Event, frozen=True):
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
     ``transports``: names of ours, in order of preference; ``connecting``: those of them that connect before the
-    first byte is asked for. ``loaded``: the host has filled the memory itself; it is only to be proven and lent.
-    ``storage_rate``: bytes per second that this storage has given before;
-    0: not known.
+    first byte is asked for, ``growing``: whose pulls can be asked for more while they are under way. ``loaded``: the
+    host has filled the memory itself; it is only to be proven and lent. ``storage_rate``: bytes per second that this
+    storage has given before; 0: not known.
     """
 
     chunks: int
@@ -78,6 +78,7 @@ class Started(Event, frozen=True):
     chunk_bytes: int = 0
     transports: tuple[str, ...] = ()
     connecting: tuple[str, ...] = ()
+    growing: tuple[str, ...] = ()
     loaded: bool = False
     storage_rate: float = 0.0
 
@@ -210,7 +211,8 @@ class ChunkCorrupted(AttemptEvent, frozen=True):
 class PullEnded(AttemptEvent, frozen=True):
     """A pull or a storage read returned and all its digests are reported.
 
-    ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
+    ``chunks`` is what it was asked for, one :class:`~coldstart.effects.Pull` after the other; None: everything that
+    was. ``reason`` is empty on success. If not ``quiet``, something may still write into the target.
     ``route`` is what carried the bytes, where the transport can tell; ``passage`` how fast they came from a peer.
     """
 
@@ -218,6 +220,11 @@ class PullEnded(AttemptEvent, frozen=True):
     quiet: bool = True
     route: str = ""
     passage: Passage | None = None
+    chunks: Chunks | None = None
+
+    def left_of(self, pulling: Chunks) -> Chunks:
+        """What is still on its way of ``pulling``."""
+        return Chunks() if self.chunks is None else pulling - self.chunks
 
 
 class DigestsStated(AttemptEvent, frozen=True):

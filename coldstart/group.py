@@ -27,6 +27,9 @@ MAX_RANKS = 65_536
 MAX_REASON = 512
 """Characters of a reason; longer ones are cut by whoever gives them."""
 
+MAX_TRACES = 32
+"""Ranks of a group that link to each other; a span has room for 128 links, and a record is told often."""
+
 Path = Literal["peer", "storage", ""]
 
 
@@ -100,6 +103,8 @@ class Paper(msgspec.Struct, frozen=True):
         size: so many must say yes.
         seconds: a member that has given no paper for so long counts as a no.
         heard: verdicts that the member was told; they stand even if the store has forgotten them.
+        trace: the W3C traceparent of its cold start, for the other ranks to link to; empty: nobody traces, or all
+            that there is has been heard.
     """
 
     member: str
@@ -108,13 +113,18 @@ class Paper(msgspec.Struct, frozen=True):
     seconds: float
     answers: tuple[Answer, ...] = ()
     heard: tuple[Verdict, ...] = ()
+    trace: str = ""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What stands in the group's record: all verdicts, and how many members are present."""
+    """What stands in the group's record: all verdicts, and how many members are present.
+
+    ``traces`` are those of up to :data:`MAX_TRACES` members, told to who has given its own.
+    """
 
     verdicts: tuple[Verdict, ...] = ()
     present: int = 0
+    traces: tuple[str, ...] = ()
 
 
 class Accord(msgspec.Struct, frozen=True):

@@ -23,6 +23,9 @@ Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,96}\Z")]
 
 _ID = re.compile(r"\A[A-Za-z0-9_.:-]{1,96}\Z")
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be: for all three, where others wrote them."""
+
 DIGEST_BYTES = 16
 """Bytes per chunk digest."""
 
@@ -147,9 +150,13 @@ class Truth(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
 
-def lineage(layout: Layout, algorithm: str) -> str:
-    """32 hex digits: equal where layout and digest algorithm are, so that a truth of one means something to another."""
-    return hashlib.blake2b(msgspec.msgpack.encode((layout.digest, algorithm)), digest_size=16).hexdigest()
+def lineage(layout: Layout, algorithm: str, *, sealed: bool = False) -> str:
+    """32 hex digits: equal where layout and digest algorithm are, so that a truth of one means something to another.
+
+    Workers with keys (``sealed``) and without have different ones: neither could believe the other.
+    """
+    words = (layout.digest, algorithm, *(("sealed",) if sealed else ()))
+    return hashlib.blake2b(msgspec.msgpack.encode(words), digest_size=16).hexdigest()
 
 
 MAX_TRUTH_BYTES = 64 * 1024 * 1024
@@ -166,7 +173,7 @@ def decode_truth(data: bytes, *, shard: str, root: str = "") -> Truth:
         raise IntegrityError(f"truth record of {len(data)} bytes for shard {shard[:8]} is over the limit")
     try:
         truth = msgspec.msgpack.decode(data, type=Truth)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise IntegrityError(f"truth record for shard {shard[:8]} is malformed: {error}") from error
     if truth.shard != shard or (root and truth.root != root):
         raise IntegrityError(f"truth record for shard {shard[:8]} does not match its announced root {root[:12]}")

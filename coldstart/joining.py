@@ -1,14 +1,14 @@
 """Performs what the joiner's machine asks for, against the ports.
 
 Decides nothing about the path; every effect is answered with events, whatever happens, also
-when a plugin is broken. Here bytes move and are verified; what goes over the bus is in
+when a plugin is broken. How bytes move and are verified is in ``moving.py``, what goes over the bus in
 ``claiming.py`` and ``truths.py``. The other side is ``lending.py``; both are driven by
 ``runner.py`` and connected in ``node.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -21,16 +21,16 @@ from coldstart.beside import beside
 from coldstart.claiming import Claiming
 from coldstart.connections import Connections
 from coldstart.effects import Effect
-from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError, in_a_line
+from coldstart.errors import BusError, ColdstartError, IntegrityError, TransportError
 from coldstart.events import Event
 from coldstart.group import READY
 from coldstart.identity import Truth
-from coldstart.landing import Landing
 from coldstart.layout import Span
 from coldstart.links.memory import Links
 from coldstart.links.meter import Meter
+from coldstart.moving import Asked, Moving, reason_of
 from coldstart.plan import Chunks, spans_of
-from coldstart.ports import Digester, Landed, Memory, Probe, Routing, Transport
+from coldstart.ports import Digester, Landed, Memory, Probe, Transport
 from coldstart.probing import Prober
 from coldstart.telemetry import logger
 from coldstart.truths import Truths
@@ -102,13 +102,9 @@ class Joining:
         self._voting = voting
         self._transports, self._links = transports, links
         self._connections = Connections(target.memory)
-        self._scopes: dict[int, anyio.CancelScope] = {}
-        self._digests: dict[int, bytes] = {}
-        """Of what is in the memory, as far as it was not given up."""
+        self._moving = Moving(target.memory, target.digester, lambda event: self.post(event))
         self._unstated: set[int] = set()
         self._stating = anyio.Lock()
-        self._abandoned: set[int] = set()
-        self._landed = 0
         self.post: Callable[[Event], None] = lambda event: None
         self.post_to_source: Callable[[Event], None] = lambda event: None
 
@@ -119,7 +115,7 @@ class Joining:
         try:
             await self._perform(effect)
         except Exception as error:  # a plugin may raise anything; the machine wants an event
-            answer = _answer_to_failure(effect, _reason_of(error))
+            answer = _answer_to_failure(effect, reason_of(error))
             if not isinstance(error, ColdstartError):
                 logger().error("effect broke", effect=type(effect).__name__, error=repr(error))
             elif answer is None:
@@ -149,7 +145,7 @@ class Joining:
             case effects.EndSharing():
                 self.post_to_source(events.SharingEnded())
             case effects.Abandon(attempt=attempt):
-                self._abandon(attempt)
+                self._moving.abandon(attempt)
             case effects.Release(attempt=attempt, outcome=outcome):
                 await self._connections.close(attempt)
                 await self._claiming.release(attempt, outcome)
@@ -196,14 +192,16 @@ class Joining:
             if root:
                 self.post(events.TruthReceived(effect.attempt, root))
         chunks = Chunks.of(chunk for chunk in effect.chunks if self._truths.expected(chunk) is not None)
-        spans = spans_of(self._target.memory.layout, chunks)
-        meter = self._links.meter(effect.source, effect.transport)
+        asked = Asked(transport, effect.ticket, effect.chunks)
+        if await self._moving.joined(effect.attempt, asked, chunks):
+            return
+        spans, meter = self._spans(chunks), self._links.meter(effect.source, effect.transport)
 
         async def move(landed: Landed) -> None:
             if spans and await self._connections.open(effect.attempt, transport, effect.ticket):
                 await transport.pull(effect.ticket, spans, self._target.memory, meter.counting(landed))
 
-        ended = await self._land(effect.attempt, chunks, move, self._truths.expected, transport, meter)
+        ended = await self._moving.pull(effect.attempt, asked, chunks, move, self._truths.expected, meter)
         whole = effect.source.have >= effect.source.total
         sound = whole and not ended.reason and not meter.doubted
         passage = self._links.learn(effect.source, effect.transport, ended.route, meter, sound=sound)
@@ -218,15 +216,15 @@ class Joining:
                 self.post(events.TruthMissed(effect.attempt, str(error)))
         # A reader that touches everything makes even verified chunks unproven again.
         chunks = effect.chunks if target.storage.partial else Chunks.first(target.memory.layout.chunks)
-        spans, meter = spans_of(target.memory.layout, chunks), Meter()
+        spans, meter = self._spans(chunks), Meter()
 
         async def move(landed: Landed) -> None:
             await target.storage.read(spans, meter.counting(landed))
 
-        progress = (lambda: self._landed) if target.storage.partial else None
+        progress = (lambda: self._moving.landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
             digests = None if truth is None else truth.digest
-            ended = await self._land(effect.attempt, chunks, move, digests, None, meter)
+            ended = await self._moving.read(effect.attempt, chunks, move, digests, meter)
         if not (ended.reason or target.storage.loaded):
             self._links.learn_storage(target.mount, meter)
         self.post(ended)
@@ -240,66 +238,11 @@ class Joining:
             self.post(events.TruthReceived(effect.attempt, truth.root))
         return truth
 
-    async def _land(
-        self,
-        attempt: int,
-        chunks: Chunks,
-        move: Callable[[Landed], Awaitable[None]],
-        expected: Callable[[int], bytes | None] | None,
-        transport: Transport | None,
-        meter: Meter,
-    ) -> events.PullEnded:
-        """Move bytes and verify chunks side by side; returns how it ended.
-
-        Without ``expected`` digests, those that come of it are right.
-        """
-        broken: list[str] = []
-
-        def on_bytes(nbytes: int) -> None:
-            self._landed += nbytes
-            self.post(events.BytesLanded(attempt, nbytes))
-
-        async def on_chunk(chunk: int, digest: bytes) -> None:
-            right = expected is not None and expected(chunk) == digest
-            if right or attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
-                self._digests[chunk] = digest
-            if right or expected is None:
-                self.post(events.ChunkVerified(attempt, chunk))
-            else:
-                meter.doubted = True
-                self.post(events.ChunkCorrupted(attempt, chunk))
-
-        async def verify() -> None:
-            await meter.probed()
-            try:
-                await landing.verify()
-            except Exception as error:  # a digester may raise anything
-                logger().error("digest broke", error=repr(error))
-                broken.append(f"digest broke: {_reason_of(error)}")
-                self._abandon(attempt)
-
-        landing = Landing(self._target.memory, self._target.digester, chunks, on_bytes, on_chunk)
-        reason = "abandoned"
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(verify)
-            with anyio.CancelScope() as scope:
-                self._scopes[attempt] = scope
-                if attempt in self._abandoned:
-                    scope.cancel()
-                reason = await _outcome(move, landing.landed)
-            del self._scopes[attempt]
-            meter.end()
-            await landing.settle()
-        reason = broken[0] if broken else reason
-        quiet = transport is None or transport.traits.abortable or not scope.cancelled_caught
-        route = transport.route if isinstance(transport, Routing) else ""
-        return events.PullEnded(attempt, reason, quiet, route)
-
     async def _state(self, effect: effects.StateDigests) -> None:
         """State the digests of what we have read; one call for all that come while another is on its way."""
         self._unstated.update(effect.chunks)
         async with self._stating:
-            digests = {chunk: self._digests[chunk] for chunk in sorted(self._unstated)}
+            digests = {chunk: self._moving.digests[chunk] for chunk in sorted(self._unstated)}
             if not digests:
                 return
             self._unstated.clear()
@@ -309,16 +252,13 @@ class Joining:
                 reason = "another reader of storage has stated other digests"
                 self.post(events.StatementRefused(effect.attempt, reason))
 
-    def _abandon(self, attempt: int) -> None:
-        self._abandoned.add(attempt)
-        scope = self._scopes.get(attempt)
-        if scope is not None:
-            scope.cancel()
+    def _spans(self, chunks: Chunks) -> tuple[Span, ...]:
+        return spans_of(self._target.memory.layout, chunks)
 
     async def _replace_memory(self, effect: effects.ReplaceMemory) -> Event:
         """A late writer may have been faster than the copy: what was taken along is verified again."""
         target, kept = self._target, Chunks()
-        await anyio.to_thread.run_sync(target.replace_memory, spans_of(target.memory.layout, effect.keep))
+        await anyio.to_thread.run_sync(target.replace_memory, self._spans(effect.keep))
         for chunk in effect.keep:
             span = target.memory.layout.chunk(chunk)
             digest = await anyio.to_thread.run_sync(target.digester.digest, target.memory, span)
@@ -331,7 +271,8 @@ class Joining:
     async def _publish(self, attempt: int) -> Event:
         async with beside(self._claiming.keep_lead):
             probe = await self._prober.numbers()
-        truth = self._truths.make([self._digests[chunk] for chunk in range(self._target.memory.layout.chunks)], probe)
+        digests = [self._moving.digests[chunk] for chunk in range(self._target.memory.layout.chunks)]
+        truth = self._truths.make(digests, probe)
         roots = await self._truths.publish()
         if roots == (truth.root,):
             return events.TruthPublished(attempt, truth.root)
@@ -357,7 +298,7 @@ class Joining:
     def _proven(self) -> bool:
         """Whether every chunk has the truth's digest, whoever told us what it was when the chunk arrived."""
         truth, chunks = self._truths.known, range(self._target.memory.layout.chunks)
-        return truth is not None and all(self._digests.get(chunk) == truth.digest(chunk) for chunk in chunks)
+        return truth is not None and all(self._moving.digests.get(chunk) == truth.digest(chunk) for chunk in chunks)
 
     async def _vote(self, effect: effects.Vote) -> None:
         """Give the answer; until the group may serve, followers of ours go on waiting for us."""
@@ -368,25 +309,6 @@ class Joining:
                 await self._voting.settled.wait()
         else:
             await self._voting.vote(effect)
-
-
-async def _outcome(move: Callable[[Landed], Awaitable[None]], landed: Landed) -> str:
-    """Move the bytes; returns why it ended, or nothing."""
-    try:
-        await move(landed)
-    except ColdstartError as error:
-        return _reason_of(error)
-    except Exception as error:  # a transport may raise anything
-        logger().error("transport broke", error=repr(error))
-        return _reason_of(error)
-    return ""
-
-
-def _reason_of(error: Exception) -> str:
-    """What happened, in one line; a group of one is what is in it."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return str(error) if isinstance(error, ColdstartError) else in_a_line(error)
 
 
 def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
@@ -400,7 +322,9 @@ def _answer_to_failure(effect: Effect, reason: str) -> Event | None:
             return events.StorageRefused(attempt)
         case effects.FetchTruth(attempt=attempt):
             return events.TruthMissed(attempt, reason)
-        case effects.Pull(attempt=attempt) | effects.ReadStorage(attempt=attempt):
+        case effects.Pull(attempt=attempt, chunks=chunks):
+            return events.PullEnded(attempt, reason, chunks=chunks)
+        case effects.ReadStorage(attempt=attempt):
             return events.PullEnded(attempt, reason)
         case effects.ReplaceMemory(attempt=attempt):
             return events.MemoryRefused(attempt, reason)

@@ -8,9 +8,10 @@ it is back: a line that comes twice has the same number and counts once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
+import msgspec
 
 from coldstart.chronicle.lines import AnyLine, Ended, Header, Lent, pack
 from coldstart.chronicle.noting import JoinerNotes, SourceNotes
@@ -44,11 +45,20 @@ class Journal:
         header: of which cold start the lines are.
         layout: of the carried tensors.
         began: monotonic seconds at which the cold start began.
+        refused: what was not believed so far, by reason, where the fleet has keys.
     """
 
-    def __init__(self, bus: Bus, header: Header, layout: Layout, began: float) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        header: Header,
+        layout: Layout,
+        began: float,
+        refused: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._bus, self._header, self._began = bus, header, began
         self._joiner_notes, self._source_notes = JoinerNotes(layout, began), SourceNotes(began)
+        self._refused = refused
         self._lines: list[tuple[int, AnyLine]] = []
         self._number = 0
         self._due = math.inf
@@ -96,6 +106,8 @@ class Journal:
 
     def _add(self, lines: Sequence[AnyLine], at: float) -> None:
         for line in lines:
+            if isinstance(line, Ended):
+                line = msgspec.structs.replace(line, refused=dict(self._refused()))
             self._number += 1
             if len(self._lines) >= KEPT:
                 self.dropped += 1

@@ -13,6 +13,7 @@ in ``identity.py``.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
@@ -127,6 +128,21 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
             if low < high:
                 yield Piece(index, low - start, high - low, low)
 
+    @cached_property
+    def _runs(self) -> tuple[Span, ...]:
+        """The stream without its padding."""
+        return merged(Span(start, nbytes) for start, nbytes in zip(self.starts, self.storages, strict=True))
+
+    def weights(self, span: Span) -> Iterator[Span]:
+        """The parts of ``span`` that hold weights, in order, as few as there are: a span for many storages."""
+        runs = self._runs
+        for index in range(max(bisect_right(runs, span.offset, key=_offset) - 1, 0), len(runs)):
+            low, high = max(runs[index].offset, span.offset), min(runs[index].end, span.end)
+            if runs[index].offset >= span.end:
+                return
+            if low < high:
+                yield Span(low, high - low)
+
     def lying_in(self, span: Span) -> tuple[str, ...]:
         """Names of the tensors in whose storages ``span`` has bytes."""
         touched = {piece.storage for piece in self.pieces(span)}
@@ -142,6 +158,10 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
             else:
                 high = middle
         return low
+
+
+def _offset(span: Span) -> int:
+    return span.offset
 
 
 def align(offset: int) -> int:

@@ -17,6 +17,7 @@ from coldstart.ports import Bus, Cursor, Granted, Letter
 from coldstart.telemetry import logger
 
 WAIT_SECONDS = 2.0
+"""One blocking read of the inbox; what comes ends it at once."""
 BACK_OFF = (0.05, 0.2, 0.5, 1.0)
 """Pauses after the first, second, ... failed listen, in seconds; the last one repeats."""
 

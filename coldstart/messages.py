@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from coldstart.errors import BadMessage
-from coldstart.identity import Id
+from coldstart.identity import UNREADABLE, Id
 
 VERSION = 1
 MAX_BYTES = 64 * 1024
@@ -143,7 +143,7 @@ def decode(body: bytes) -> AnyMessage:
         raise BadMessage(f"letter of {len(body)} bytes is over {MAX_BYTES}")
     try:
         message = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadMessage(f"letter is not a message: {error}") from error
     if message.version != VERSION:
         raise BadMessage(f"message of version {message.version}, this worker speaks {VERSION}")

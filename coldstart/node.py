@@ -42,13 +42,14 @@ from coldstart.mail import Mail
 from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
-from coldstart.ports import Bus, Connecting, Consensus, Transport
+from coldstart.ports import Bus, Connecting, Consensus, Growing, Transport
+from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
 from coldstart.scrubbing import Pace
 from coldstart.source import Mode, Source, Terms
 from coldstart.station import Station, Worker
 from coldstart.truths import Truths
-from coldstart.voting import Voting
+from coldstart.voting import Ties, Voting
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -63,6 +64,7 @@ class Means(msgspec.Struct, frozen=True):
         rack: what workers with a fast way to each other have in common.
         links: what is known of the links to others; None: nothing, and nothing is remembered.
         ordered: whether the order of ``transports`` is the operator's, which no rate changes.
+        sealed: whether ``bus`` seals and believes sealed letters only; ``refusals`` counts what it refuses.
     """
 
     bus: Bus | None
@@ -72,6 +74,8 @@ class Means(msgspec.Struct, frozen=True):
     links: Links | None = None
     ordered: bool = False
     rack: str = ""
+    sealed: bool = False
+    refusals: Refusals | None = None
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -97,6 +101,7 @@ class Node:
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
         watch: looks at the module that the target's memory belongs to.
         began: monotonic seconds at which the cold start began; None: now.
+        ties: how the group's traces come together; None: they do not.
     """
 
     def __init__(
@@ -115,16 +120,19 @@ class Node:
         consensus: Consensus | None = None,
         watch: Watch | None = None,
         began: float | None = None,
+        ties: Ties | None = None,
     ) -> None:
         layout, algorithm, names = target.memory.layout, target.digester.algorithm, tuple(means.transports)
         chance = chance or SystemRandom()
-        station = Station(shard, lineage(layout, algorithm), worker, means.bus, means.no_bus, chance)
+        kin = lineage(layout, algorithm, sealed=means.sealed)
+        station = Station(shard, kin, worker, means.bus, means.no_bus, chance)
         truths = Truths(station, layout, algorithm)
         self._inspector = Inspector(target.memory, truths, target.digester, watch)
         scrub = Pace(policy.scrub, policy.scrub_share, layout.chunks, self._inspector.at_once)
         terms = Terms(station.lineage, policy.slots, names, policy.lease, drain=policy.limits.drain, scrub=scrub)
         storage = target.storage
         connecting = tuple(name for name, each in means.transports.items() if isinstance(each, Connecting))
+        growing = tuple(name for name, each in means.transports.items() if isinstance(each, Growing))
         links = means.links or Links(None, target.memory.device)
         self._started = Started(
             layout.chunks,
@@ -132,6 +140,7 @@ class Node:
             layout.chunk_bytes,
             names,
             connecting,
+            growing,
             loaded=storage.loaded,
             storage_rate=links.storage(target.mount),
         )
@@ -141,7 +150,7 @@ class Node:
         )
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
-            self._voting = Voting(group, station, policy.limits, consensus)
+            self._voting = Voting(group, station, policy.limits, consensus, ties)
         self._joining = Joining(target, self._claiming, truths, means.transports, links, self._voting)
         self._departing = Departing(
             station, in_flight=lambda: len(self.source.state.grants), serves=self._serves, drain=self.drain
@@ -164,7 +173,8 @@ class Node:
         if means.bus is not None:
             header = _header(shard, worker, means.host, carrier(), group)
             began = anyio.current_time() if began is None else began
-            self._journal = Journal(means.bus, header, layout, began)
+            refused = dict if means.refusals is None else means.refusals.counts
+            self._journal = Journal(means.bus, header, layout, began, refused)
             told, lend_told = (*told, self._journal.joiner), (*lend_told, self._journal.source)
         self.joiner: Runner[State] = Runner(
             machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told

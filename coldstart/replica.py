@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from os import getpid
 from pathlib import Path
@@ -19,21 +20,24 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import anyio
 
-from coldstart import config
+from coldstart import arguments, config, membership
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
-from coldstart.group import Group, checked
-from coldstart.identity import Rank, is_id
+from coldstart.group import Group
+from coldstart.health import Health, health_of
+from coldstart.identity import Rank
 from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
+from coldstart.shelves.location import located
+from coldstart.telemetry import logger
 from coldstart.wiring import Wired
 
 if TYPE_CHECKING:
-    from coldstart.skeletons.assembly import Built, Module, SkeletonChoice
+    from coldstart.skeletons.assembly import Built, ChosenT, Module, SkeletonChoice
 
 
 class Replica:
@@ -75,6 +79,29 @@ class Replica:
         verified any more (which tensor, which chunk). Empty while nothing is wrong."""
         wired = self._session.wired
         return wired.node.source.state.why if wired else ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether the weights are here and right, so that :attr:`module` may be used; stays true after a drain."""
+        return self._session.ready.is_set() and self._session.error is None
+
+    @property
+    def draining(self) -> bool:
+        """Whether the host takes it out of service: :meth:`drain` was called, or its block is being left."""
+        return self._session.draining
+
+    @property
+    def health(self) -> Health:
+        """How it stands, for a readiness check: quick, and without the store or a peer."""
+        wired, error = self._session.wired, self._session.error
+        return health_of(
+            self._step(),
+            verified=self.verified,
+            draining=self.draining,
+            path=wired.recorder.report().path if wired is not None else "none",
+            error=str(error or ""),
+            withheld=self.withheld,
+        )
 
     async def ready(self) -> Report:
         """Wait for SERVE; raises the ColdstartError that the cold start failed with."""
@@ -139,7 +166,7 @@ class Replica:
         if session.wired is not None:
             return session.wired.recorder.progress()
         reason = str(session.error) if session.error else ""
-        return Progress(session.phase, "", 0, 0, 0, 0.0, 0.0, 0, reason)
+        return Progress(session.phase, "", 0, 0, 0, 0.0, session.elapsed, 0, reason)
 
     @property
     def _wired(self) -> Wired:
@@ -152,7 +179,7 @@ class Replica:
 async def join(
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -172,7 +199,7 @@ async def join(
     Args:
         checkpoint: directory with safetensors (one file or sharded) and, for ``transformers`` and
             ``diffusers``, ``config.json``; a pipeline's directory with ``model_index.json``; or one
-            safetensors file.
+            safetensors file. On this machine, or in an object store by its URL (``s3://``, ``gs://``, ``az://``).
         skeleton: name of an installed builder, a builder, or a function that makes the module (of the rank,
             if it has an argument);
             ``auto`` takes ``transformers`` for a checkpoint with an architecture and ``diffusers`` for one
@@ -189,17 +216,17 @@ async def join(
         revision: separates versions that the files alone do not tell apart.
         worker: this worker's name, unique in the fleet; made from host and process id if empty.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
-        settings: everything else; read from the environment if None.
+        settings: everything else; if None, read from the environment and the file of settings (``coldstart.config``).
         bus: a bus of the caller's own instead of ``redis``; not closed here.
-        on_progress: called on the loop's thread with progress; must be quick.
+        on_progress: called on the loop's thread with progress; must be quick, and not async.
         wait: whether entering the block waits for SERVE. If not, use :meth:`Replica.ready`.
 
     Raises:
         ConfigError: a setting, the checkpoint, or a name is wrong.
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision)
-    others = _Others(_group(group, rank), consensus, prefer)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision)
+    others = _Others(arguments.group_of(group, rank), consensus, prefer)
     async with _replica(order, worker, redis, settings, bus, on_progress, others) as replica:
         if wait:
             await replica.ready()
@@ -211,7 +238,7 @@ async def lend(
     module: Module,
     checkpoint: str | Path,
     *,
-    skeleton: SkeletonChoice = "auto",
+    skeleton: SkeletonChoice[ChosenT] = "auto",
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
@@ -235,7 +262,7 @@ async def lend(
     given: object = module
     if given is None:  # an order without a module is one to load it
         raise ConfigError("lend was given no module", advice="load it first, or use join")
-    order = _Order(checkpoint, skeleton, dtype, device, rank, revision, module)
+    order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision, module)
     async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
         await replica.ready()
         yield replica
@@ -249,41 +276,25 @@ class _Others(NamedTuple):
     prefer: Prefer | None = None
 
 
-def _group(asked: Group | Literal["torchrun"] | None, rank: Rank | None) -> Group | None:
-    """The group that was asked for; torchrun's where that has started us and the host tells its rank."""
-    if isinstance(asked, Group):
-        return checked(asked)
-    if asked is None and rank is None:
-        return None
-    if asked not in (None, "torchrun"):
-        raise ConfigError(f"group is {asked!r:.80}", advice='give a coldstart.Group, or "torchrun"')
-    return config.torchrun(required=asked is not None)
-
-
-def _check_texts(given: Mapping[str, object]) -> None:
-    """Torch's own objects are easily given instead, and would be another name of the same weights."""
-    for name, value in given.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} is {value!r:.80}", advice="give its name, such as 'bfloat16' or 'cuda:0'")
-        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise ConfigError(f"{name} is {value!r:.80}, which is not Unicode", advice="use other letters")
-
-
 class _Order(NamedTuple):
     """What :class:`coldstart.skeletons.assembly.Order` is made of, before torch is imported."""
 
     checkpoint: str | Path
-    skeleton: SkeletonChoice
+    skeleton: SkeletonChoice[Module]
     dtype: str
     device: str
     rank: Rank | None
     revision: str
     loaded: Module | None = None
 
-    def build(self) -> Built:
+    def build(self, settings: Settings) -> Built:
         """Blocks; the first call in a process imports torch."""
+        digester = membership.digester(settings)
         assembly = import_module("coldstart.skeletons.assembly")
-        order = assembly.Order(Path(self.checkpoint), *self[1:4], self.rank or Rank(), self.revision, self.loaded)
+        rank = self.rank or Rank()
+        order = assembly.Order(
+            self.checkpoint, *self[1:4], rank, self.revision, self.loaded, settings.shelves, digester
+        )
         return cast("Built", assembly.build(order))
 
 
@@ -299,15 +310,19 @@ async def _replica(
 ) -> AsyncIterator[Replica]:
     """A replica under way; it is left, or closed after an error, when the block ends."""
     name = worker or _own_name()
-    if not is_id(name):
-        raise ConfigError(f"worker name {name!r} is malformed", advice="use letters, digits and . _ : -, at most 96")
+    arguments.check_path(order.checkpoint)
+    arguments.check_worker(name)
     if settings is not None and redis is not None:
         raise ConfigError("both settings and redis are given", advice="put the URL into the settings")
-    _check_texts({"dtype": order.dtype, "device": order.device, "revision": order.revision})
+    located(order.checkpoint)  # a URL that is none is said before torch is imported
+    arguments.check_texts(
+        {"dtype": (order.dtype, "bfloat16"), "device": (order.device, "cuda:0"), "revision": (order.revision, "v2")}
+    )
+    arguments.check_helpers(bus, others.consensus, others.prefer, on_progress)
     if order.rank is not None:
         checked_rank(order.rank)
-    chosen = config.checked(settings) if settings is not None else config.load({"redis": redis})
-    session = Session(order.build, name, order.device, chosen, bus, on_progress, *others)
+    chosen = config.checked(settings) if settings is not None else _from_surroundings(redis)
+    session = Session(partial(order.build, chosen), name, order.device, chosen, bus, on_progress, *others)
     session.begin()
     try:
         yield Replica(name, session)
@@ -317,6 +332,16 @@ async def _replica(
             await session.close()
 
 
+def _from_surroundings(redis: str | None) -> Settings:
+    """The settings of this process; what it has misspelt among them is said, once."""
+    for given, meant in config.slips().items():
+        if given not in _told:
+            _told.add(given)
+            logger().warning("no setting of coldstart", variable=given, meant=meant)
+    return config.load({"redis": redis})
+
+
+_told: set[str] = set()
 _unnamed = itertools.count(1)
 
 

@@ -7,6 +7,8 @@ steps into logs and spans.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 
 from coldstart.chronicle.starts import Path, path_of
@@ -113,7 +115,8 @@ class Report(msgspec.Struct, frozen=True):
     ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
     were missed, and by how much. ``estimates``: where peers were weighed against storage, each change of mind once.
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
-    None for a worker that is in none.
+    None for a worker that is in none. ``refused`` counts by reason what was not believed on the bus, or at the port of
+    a transport, where the fleet has keys.
     """
 
     worker: str
@@ -147,6 +150,7 @@ class Report(msgspec.Struct, frozen=True):
     whole_read: str = ""
     probe: str = ""
     estimates: tuple[Weighed, ...] = ()
+    refused: Mapping[str, int] = {}
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -171,15 +175,24 @@ class Recorder:
         layout: of the carried tensors, to count bytes.
         began: monotonic seconds at which the cold start began (before the skeleton was built).
         floors: what is to be warned of.
+        refused: what was not believed so far, by reason.
     """
 
     def __init__(
-        self, worker: str, shard: str, model: str, layout: Layout, began: float, floors: Floors | None = None
+        self,
+        worker: str,
+        shard: str,
+        model: str,
+        layout: Layout,
+        began: float,
+        floors: Floors | None = None,
+        refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._worker, self._shard, self._model = worker, shard, model
         self._layout = layout
         self._began = began
         self._floors = floors or Floors()
+        self._refused = refused
         self._passages: list[Passage] = []
         self._entered = began
         self._now = began
@@ -374,6 +387,7 @@ class Recorder:
             whole_read=self._whole_read,
             probe=self._probe,
             estimates=tuple(self._weighed(each) for each in self._estimates),
+            refused=self._refused(),
         )
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:

@@ -245,6 +245,9 @@ def keys_on(device: torch.device) -> torch.Tensor:
 # ------------------------------------------------------------------------------------ workspaces
 
 
+_event: Callable[[], torch.cuda.Event] = torch.cuda.Event  # typed here because torch leaves it untyped
+
+
 class _Workspace:
     """What one call at a time works with: sums on the device, where they go on the host, a stream of its own."""
 
@@ -252,6 +255,7 @@ class _Workspace:
         self._device, self.rows = device, rows
         self._own = OwnStream(device) if device.type == "cuda" else None
         self._stream = None if self._own is None else self._own.stream
+        self._before = None if self._own is None else _event()
         with self._context(), torch.inference_mode(False):  # else nobody outside could write into it
             self._sums = torch.empty((rows, LANES), dtype=torch.int64, device=device)
             self._host = torch.empty((rows, LANES), dtype=torch.int64, pin_memory=self._stream is not None)
@@ -265,8 +269,9 @@ class _Workspace:
 
         It comes after all that is queued on the device's default stream now, where weights may just be changing.
         """
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.default_stream(self._device))
+        if self._stream is not None and self._before is not None:
+            self._before.record(torch.cuda.default_stream(self._device))
+            self._stream.wait_event(self._before)
         with self._context():
             sums = self._sums[:rows].zero_()
             yield sums

@@ -43,7 +43,7 @@ class Session:
     """One replica's life, from :meth:`begin` to :meth:`close`.
 
     ``ready`` is set at SERVE or when that can no longer be reached, ``gone`` when nothing is lent
-    any more; ``error`` is why SERVE was not reached.
+    any more; ``error`` is why SERVE was not reached. ``draining``: the host has asked for its end.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Session:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
         self.error: Exception | None = None
+        self.draining = False
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
         self._told = 0.0
@@ -76,12 +77,18 @@ class Session:
             return machine.phase_of(self.wired.node.joiner.state)
         return Phase.IDLE if self.error is None else Phase.FAILED
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the cold start began."""
+        return anyio.current_time() - self._began
+
     def begin(self) -> None:
         """Start; returns at once."""
         self._task = asyncio.create_task(self._run(), name=f"coldstart {self._worker}")
 
     def drain(self) -> None:
         """Stop lending, or, before SERVE, stop starting; ``gone`` tells when that is done."""
+        self.draining = True
         if self.wired is not None:
             self.wired.node.drain()
         else:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from coldstart.errors import BusError, IntegrityError
-from coldstart.identity import MAX_TRUTH_BYTES, Truth, decode_truth
+from coldstart.identity import MAX_TRUTH_BYTES, UNREADABLE, Truth, decode_truth
+from coldstart.identity import lineage as lineage_of
 from coldstart.layout import Layout, differences
 from coldstart.ports import Probe, Skip
 from coldstart.station import Station
@@ -153,22 +154,30 @@ class Truths:
         for lineage in words:
             words[lineage] = await self._compared(lineage)
         return tuple(
-            msgspec.structs.replace(skip, reason=f"layout differs: {words[skip.layout]}")
-            if skip.reason == "layout"
-            else skip
+            msgspec.structs.replace(skip, reason=words[skip.layout]) if skip.reason == "layout" else skip
             for skip in skipped
         )
 
     async def _compared(self, lineage: str) -> str:
-        """How the layout behind ``lineage`` differs from ours."""
+        """How those of ``lineage`` differ from us."""
         station = self._station
         assert station.bus is not None
         try:
             data = await station.bus.fetch_truth(station.key, lineage) or b""
             theirs = msgspec.msgpack.decode(data[:MAX_TRUTH_BYTES], type=Truth)
-        except (BusError, msgspec.DecodeError):
-            return f"theirs is {lineage[:8]}, ours {station.lineage[:8]}"
-        found = "; ".join(differences(self._layout, theirs.layout))
-        found = found or f"its digests are {theirs.algorithm}, ours {self._algorithm}"
+        except IntegrityError:
+            return "its messages are not authenticated with a key of ours"
+        except (BusError, *UNREADABLE):
+            return f"layout differs: theirs is {lineage[:8]}, ours {station.lineage[:8]}"
+        found = self._difference(theirs, lineage)
         logger().warning("layout differs", shard=str(station.shard), differences=found)
         return found
+
+    def _difference(self, theirs: Truth, lineage: str) -> str:
+        if found := differences(self._layout, theirs.layout):
+            return f"layout differs: {'; '.join(found)}"
+        if theirs.algorithm != self._algorithm:
+            return f"layout differs: its digests are {theirs.algorithm}, ours {self._algorithm}"
+        if lineage == lineage_of(theirs.layout, theirs.algorithm, sealed=True):
+            return "its messages are authenticated, ours are not: give this worker its keys (COLDSTART_KEYS)"
+        return f"layout differs: theirs is {lineage[:8]}, ours {self._station.lineage[:8]}"

@@ -8,7 +8,8 @@ that ranks for which it ended differently still get one answer. It alone decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,7 +17,7 @@ from anyio.abc import TaskGroup
 from coldstart import effects, events
 from coldstart.errors import BusError
 from coldstart.events import Event
-from coldstart.group import PATH, READY, Answer, Group, Paper, Question, Verdict
+from coldstart.group import MAX_TRACES, PATH, READY, Answer, Group, Paper, Question, Verdict
 from coldstart.plan import Limits
 from coldstart.ports import Consensus
 from coldstart.station import Station
@@ -41,15 +42,31 @@ def beat_of(presence: float, heard: Container[str]) -> float:
     return presence / BEATS if PATH in heard else min(SEEKING, presence / BEATS)
 
 
+class Ties(NamedTuple):
+    """How the traces of a group's ranks come together: ``trace`` is this rank's own, as a W3C traceparent;
+    ``link`` takes those of the others, and this one's."""
+
+    trace: str
+    link: Callable[[str], None]
+
+
 class Voting:
     """One rank's votes. ``post`` queues an event for the joiner's machine; set by whoever connects the parts.
 
     ``settled`` is set when it is known whether the group serves, or that this cannot be known.
     """
 
-    def __init__(self, group: Group, station: Station, limits: Limits, consensus: Consensus | None = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        station: Station,
+        limits: Limits,
+        consensus: Consensus | None = None,
+        ties: Ties | None = None,
+    ) -> None:
         self._group, self._station, self._limits = group, station, limits
-        self._consensus = consensus
+        self._consensus, self._ties = consensus, ties
+        self._tied: set[str] = set()
         self._answers: dict[str, Answer] = {}
         self._heard: dict[str, Verdict] = {}
         self._asked: set[Question] = set()
@@ -121,6 +138,7 @@ class Voting:
             self._limits.presence,
             answers,
             tuple(self._heard.values()),
+            self._trace,
         )
         try:
             tally = await self._station.bus.vote(self._group.name, paper)
@@ -132,7 +150,21 @@ class Voting:
                 self._without_store(str(error))
             return
         self._answered = anyio.current_time()
+        self._tie(tally.traces)
         self._hear(tuple(verdict for verdict in tally.verdicts if verdict.question not in self._heard))
+
+    @property
+    def _trace(self) -> str:
+        """What the others link to; nothing any more when all have been heard of, or the cold start is over."""
+        if self._ties is None or READY in self._heard or len(self._tied) >= min(self._group.size, MAX_TRACES):
+            return ""
+        return self._ties.trace
+
+    def _tie(self, traces: Sequence[str]) -> None:
+        for trace in traces:
+            if self._ties is not None and trace not in self._tied:
+                self._tied.add(trace)
+                self._ties.link(trace)
 
     def _hear(self, verdicts: tuple[Verdict, ...]) -> None:
         for verdict in verdicts:

@@ -17,14 +17,16 @@ import anyio
 import anyio.to_thread
 
 from coldstart import registry
+from coldstart.bus.address import Tls
 from coldstart.config import Settings
 from coldstart.errors import BusError, ConfigError, PluginUnavailable
 from coldstart.group import Group
 from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
 from coldstart.links.memory import Links, recall
-from coldstart.links.mounts import mount_of
+from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
+from coldstart.membership import Membership, membership
 from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
@@ -35,6 +37,7 @@ from coldstart.runner import Observer
 from coldstart.source import Source
 from coldstart.station import Worker
 from coldstart.telemetry import JoinerTrace, SourceTrace, logger
+from coldstart.voting import Ties
 
 if TYPE_CHECKING:
     from coldstart.skeletons.assembly import Built
@@ -111,14 +114,17 @@ async def wire(
         trace = JoinerTrace(worker, floors)
         measured = instruments()
         resources.push(_end(trace, measured))
-        with trace.building():
-            built, (reached, no_bus, transports, rates) = await _side_by_side(build, device, resources, settings, bus)
-        shard, arena = built.shard, built.arena
-        recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors)
-        recorder.built(anyio.current_time() - began, built.storage.reason)
         me = Worker(worker, secrets.token_hex(6))
+        member = await membership(settings, me.inbox)
+        with trace.building():
+            built, (reached, no_bus, transports, rates) = await _side_by_side(
+                build, device, resources, settings, member, bus
+            )
+        shard, arena = built.shard, built.arena
+        recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors, member.refusals.counts)
+        recorder.built(anyio.current_time() - began, built.storage.reason)
         trace.identify(shard, me.incarnation, arena.layout, began, group)
-        mount = await anyio.to_thread.run_sync(mount_of, built.checkpoint.path)
+        mount = await anyio.to_thread.run_sync(storage_of, built.checkpoint)
         links = Links(settings.links_directory, arena.device, rates)
         metrics = JoinerMetrics(measured, str(shard), recorder.report, transports, floors)
         lend_trace = SourceTrace(worker, shard.key, trace.context)
@@ -137,6 +143,8 @@ async def wire(
                 links,
                 ordered=bool(settings.transport_names),
                 rack=settings.rack,
+                sealed=member.keyed,
+                refusals=member.refusals,
             ),
             Policy(
                 settings.limits, settings.slots, settings.lease, prefer, settings.scrub, settings.scrub_share
@@ -148,6 +156,7 @@ async def wire(
             consensus=consensus,
             watch=built.watch,
             began=began,
+            ties=Ties(trace.own, trace.link) if trace.own else None,
         )
         return Wired(built, recorder, trace, node, transports, resources.pop_all())
 
@@ -168,7 +177,7 @@ Reached = tuple[Bus | None, str, Mapping[str, Transport], Mapping[Path, Rate]]
 
 
 async def _side_by_side(
-    build: Build, device: str, resources: AsyncExitStack, settings: Settings, bus: Bus | None
+    build: Build, device: str, resources: AsyncExitStack, settings: Settings, member: Membership, bus: Bus | None
 ) -> tuple[Built, Reached]:
     """Build the skeleton; reach the bus and open the transports meanwhile."""
     reached: list[Reached] = []
@@ -177,7 +186,8 @@ async def _side_by_side(
     async def reach() -> None:
         try:
             found, no_bus = (bus, "") if bus is not None else await _reach_bus(resources, settings)
-            transports = await _transports(resources, settings, found, device)
+            found = None if found is None else member.sealed(found)
+            transports = await _transports(resources, settings, found, device, member)
             reached.append((found, no_bus, transports, await recall(settings.links_directory)))
         except Exception as error:  # the operator's mistake: no need to wait for the build
             failed.append(error)
@@ -199,7 +209,7 @@ async def _reach_bus(resources: AsyncExitStack, settings: Settings) -> tuple[Bus
     if settings.redis == "none":
         return None, "coordination is switched off"
     try:
-        return await resources.enter_async_context(open_bus(settings)), ""
+        return await resources.enter_async_context(_open_bus(settings)), ""
     except (BusError, PluginUnavailable) as error:
         logger().warning("no coordination", reason=str(error))
         return None, str(error)
@@ -218,18 +228,27 @@ async def open_store(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[Bus]:
-    """A bus on the store that the settings name.
+    """A bus on the store that the settings name, for tools: sealed where the settings name keys.
 
     Args:
         probe: connect now, so that a store that is down is an error here and not at first use.
 
     Raises:
-        ConfigError: malformed URL, unusable directory.
+        ConfigError: malformed URL, unusable directory, unusable keys.
         BusError, PluginUnavailable: the embedded Valkey does not start; the store does not answer.
     """
+    member = await membership(settings, f"tool.{secrets.token_hex(6)}")
+    async with _open_bus(settings, probe=probe) as bus:
+        yield member.sealed(bus)
+
+
+@asynccontextmanager
+async def _open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[Bus]:
+    """The bus itself, as it is for fleets without keys."""
+    tls = Tls(settings.redis_ca, settings.redis_cert, settings.redis_cert_key)
     async with open_store(settings) as url:
         redis = await anyio.to_thread.run_sync(import_module, "coldstart.bus.redis")
-        bus = await redis.RedisBus.open(url, settings.namespace, probe=probe)
+        bus = await redis.RedisBus.open(url, settings.namespace, probe=probe, tls=tls)
         try:
             if not probe:
                 with anyio.move_on_after(WARM_SECONDS), suppress(BusError):
@@ -240,7 +259,7 @@ async def open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator[
 
 
 async def _transports(
-    resources: AsyncExitStack, settings: Settings, bus: Bus | None, device: str
+    resources: AsyncExitStack, settings: Settings, bus: Bus | None, device: str, member: Membership
 ) -> Mapping[str, Transport]:
     """Open the transports asked for by name, or all installed ones that can serve ``device``."""
     chosen = settings.transport_names
@@ -251,6 +270,7 @@ async def _transports(
         lend_bytes_per_second=settings.lend_gbps * 1e9,
         io_seconds=settings.io_seconds,
         device=device,
+        signer=member.signer,
     )
     opened: dict[str, Transport] = {}
     for name in chosen or await anyio.to_thread.run_sync(registry.names, "transports"):

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -22,6 +22,7 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 import torch
+from anyio.abc import TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 from safetensors.torch import save_file
 
@@ -37,7 +38,7 @@ MIB = 192
 """Size of the checkpoint."""
 SLOW = 0.04
 """GB/s at which a source lends where a transfer is to last."""
-SECONDS = 120.0
+SECONDS = 240.0
 """For any case, on a slow machine."""
 MAX_LINE = 1 << 20
 
@@ -50,22 +51,27 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """One process of ``coldstart worker``."""
+    """One process of ``coldstart worker``, whose lines are read as they come."""
 
     def __init__(self, process: anyio.abc.Process) -> None:
-        assert process.stdout is not None
         self.process = process
-        self._lines = BufferedByteReceiveStream(process.stdout)
+        self._lines: list[Line] = []
+        self._changed = anyio.Event()
+
+    async def follow(self) -> None:
+        """Read its lines until it ends."""
+        assert self.process.stdout is not None
+        stream = BufferedByteReceiveStream(self.process.stdout)
+        with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            while True:
+                self._lines.append(msgspec.json.decode(await stream.receive_until(b"\n", MAX_LINE), type=Line))
+                self._changed.set()
+                self._changed = anyio.Event()
 
     async def until(self, event: str, phase: str = "", nbytes: int = 0) -> None:
         """Wait until it says ``event``, of a ``phase`` and with so many verified bytes where they are given."""
-        while True:
-            line = msgspec.json.decode(await self._lines.receive_until(b"\n", MAX_LINE), type=Line)
-            step = line.progress or {}
-            verified = step.get("bytes_verified", 0)
-            there = not phase or (step.get("phase") == phase and isinstance(verified, int) and verified >= nbytes)
-            if line.event == event and there:
-                return
+        while not any(_is(line, event, phase, nbytes) for line in self._lines):
+            await self._changed.wait()
 
     async def leave(self) -> None:
         """SIGTERM, and wait until it has drained and exported its spans."""
@@ -73,11 +79,20 @@ class Worker:
         await self.process.wait()
 
 
+def _is(line: Line, event: str, phase: str, nbytes: int) -> bool:
+    step = line.progress or {}
+    verified = step.get("bytes_verified", 0)
+    there = not phase or (step.get("phase") == phase and isinstance(verified, int) and verified >= nbytes)
+    return line.event == event and there
+
+
 class Case:
     """The workers of one case, their store and their collector."""
 
-    def __init__(self, url: str, checkpoint: Path, collected: Collected, resources: AsyncExitStack) -> None:
-        self.collected = collected
+    def __init__(
+        self, url: str, checkpoint: Path, collected: Collected, resources: AsyncExitStack, tasks: TaskGroup
+    ) -> None:
+        self.collected, self._tasks = collected, tasks
         self._url, self._checkpoint, self._resources = url, checkpoint, resources
 
     async def start(self, name: str, *words: str) -> Worker:
@@ -91,7 +106,9 @@ class Case:
             env=kept | own,
         )
         self._resources.push_async_callback(_end, process)
-        return Worker(process)
+        worker = Worker(process)
+        self._tasks.start_soon(worker.follow)
+        return worker
 
     async def serving(self, name: str, *words: str) -> Worker:
         worker = await self.start(name, *words)
@@ -151,7 +168,8 @@ async def prepared(checkpoint: Path) -> AsyncIterator[Case]:
     """A store and a collector; every worker ends with the block."""
     with tempfile.TemporaryDirectory(prefix="cs") as place, collector() as collected:
         async with embedded(Path(place) / "store") as url, AsyncExitStack() as resources:
-            yield Case(url, checkpoint, collected, resources)
+            tasks = await resources.enter_async_context(anyio.create_task_group())
+            yield Case(url, checkpoint, collected, resources, tasks)
 
 
 async def _end(process: anyio.abc.Process) -> None:

@@ -36,6 +36,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return home / "coldstart" / "links"
 
 
+@pytest.fixture(autouse=True)
+def no_file_of_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What whoever runs the tests has in a file must not change their course, nor that of the processes they start."""
+    monkeypatch.setenv("COLDSTART_CONFIG", "none")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
 @pytest.fixture(scope="session")
 def write_checkpoint() -> WriteCheckpoint:
     """``write_checkpoint(directory, seed=0, mib=6, names=...)``: a directory with ``model.safetensors``."""

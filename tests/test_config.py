@@ -3,52 +3,32 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
-import msgspec
 import pytest
 
 from coldstart import config
 from coldstart.bus.limits import MAX_CROWD
-from coldstart.config import Settings
+from coldstart.config import Declared, Settings
+from coldstart.config.kinds import plain, text
 from coldstart.errors import ConfigError
 from coldstart.identity import Rank
 from coldstart.plan import Limits
 
-EVERYTHING: Mapping[str, tuple[str, object]] = {
-    "redis": ("rediss://store:6380/2", "rediss://store:6380/2"),
-    "host": ("10.0.0.7", "10.0.0.7"),
-    "namespace": ("prod", "prod"),
-    "directory": ("/run/cs", "/run/cs"),
-    "transports": ("nccl,tcp", "nccl,tcp"),
-    "rack": ("r7", "r7"),
-    "slots": ("5", 5),
-    "lend_gbps": ("1.5", 1.5),
-    "connections": ("4", 4),
-    "io_seconds": ("7", 7.0),
-    "floor_gbps": ("0.25", 0.25),
-    "warn_gbps": ("2.5", 2.5),
-    "warn_share": ("0.5", 0.5),
-    "cache": ("/var/cache/cs", "/var/cache/cs"),
-    "lease": ("9.5", 9.5),
-    "scrub": ("0", 0.0),
-    "scrub_share": ("0.02", 0.02),
-    "build": ("60", 60.0),
-    "patience": ("0", 0.0),
-    "answer": ("0.25", 0.25),
-    "connect": ("0.75", 0.75),
-    "stall": ("2", 2.0),
-    "sources": ("1", 1),
-    "follow": ("11", 11.0),
-    "share": ("0.5", 0.5),
-    "crowd": ("0", 0),
-    "storage_stall": ("33", 33.0),
-    "whole_load": ("700", 700.0),
-    "presence": ("7.5", 7.5),
-    "drain": ("0", 0.0),
-    "margin": ("4", 4.0),
-    "metrics_port": ("9464", 9464),
-    "metrics_host": ("127.0.0.1", "127.0.0.1"),
-}
+
+def text_of(each: Declared) -> str:
+    """What an operator might write for a setting that is not its default."""
+    if each.choices:
+        return next(choice for choice in each.choices if choice != each.default)
+    if each.type is str:
+        return f"{each.name}-set"
+    least, most = each.setting.least, each.setting.most
+    assert least is not None
+    assert most is not None
+    return plain(least if each.default != least else most)
+
+
+EVERYTHING: Mapping[str, str] = {name: text_of(each) for name, each in config.declared().items()}
 
 
 def test_without_anything_the_defaults_hold() -> None:
@@ -59,13 +39,21 @@ def test_without_anything_the_defaults_hold() -> None:
 
 
 def test_every_field_can_be_set_in_the_environment() -> None:
-    assert set(EVERYTHING) == set(Settings.__struct_fields__)
-    environment = {f"COLDSTART_{field.upper()}": text for field, (text, _) in EVERYTHING.items()}
-    settings = config.load(environ=environment)
-    assert msgspec.structs.asdict(settings) == {field: value for field, (_, value) in EVERYTHING.items()}
-    assert (settings.limits.answer, settings.limits.connect) == (0.25, 0.75)
-    assert settings.limits.floor == 0.25e9
-    assert settings.limits.drain == 0.0
+    assert list(EVERYTHING) == list(Settings.__struct_fields__)
+    environment = {f"COLDSTART_{field.upper()}": given for field, given in EVERYTHING.items()}
+    found = config.resolve(environ=environment)
+    for field, given in EVERYTHING.items():
+        value = getattr(found.settings, field)
+        assert value == (given if isinstance(value, str) else float(given)), field
+        assert value != getattr(Settings(), field)
+        assert found.origins[field].name == f"COLDSTART_{field.upper()}"
+
+
+def test_the_machines_limits_are_the_settings() -> None:
+    names = set(Limits.__struct_fields__) & set(Settings.__struct_fields__)
+    given = config.load({name: EVERYTHING[name] for name in names} | {"floor_gbps": 0.25}, {})
+    assert {name: getattr(given.limits, name) for name in names} == {name: getattr(given, name) for name in names}
+    assert given.limits.floor == 0.25e9
 
 
 def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +76,6 @@ def test_names_of_others_are_left_alone() -> None:
     [
         ("COLDSTART_SLOTS", "many"),
         ("COLDSTART_SLOTS", "1.5"),
-        ("COLDSTART_SLOTS", ""),
         ("COLDSTART_SLOTS", "0"),
         ("COLDSTART_SLOTS", "-1"),
         ("COLDSTART_CONNECTIONS", "0"),
@@ -112,6 +99,17 @@ def test_a_bad_value_names_its_variable_in_one_line(variable: str, text: str) ->
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_an_empty_variable_is_as_good_as_none(text: str) -> None:
+    """Compose files and charts set variables that they have no value for."""
+    assert config.load(environ={f"COLDSTART_{field.upper()}": text for field in EVERYTHING}) == Settings()
+
+
+def test_blanks_around_a_value_do_not_count() -> None:
+    settings = config.load(environ={"COLDSTART_SLOTS": " 5\n", "COLDSTART_HOST": " 10.0.0.1 "})
+    assert (settings.slots, settings.host) == (5, "10.0.0.1")
+
+
 def test_a_bad_argument_is_named_as_the_caller_wrote_it() -> None:
     with pytest.raises(ConfigError, match="slots"):
         config.load({"slots": 0}, {"COLDSTART_SLOTS": "3"})
@@ -119,6 +117,11 @@ def test_a_bad_argument_is_named_as_the_caller_wrote_it() -> None:
         config.load({"lease": "soon"}, {})
     with pytest.raises(ConfigError, match="sluts"):
         config.load({"sluts": 3}, {})
+
+
+def test_a_setting_of_few_texts_names_them() -> None:
+    each = Declared("digest", Literal["a", "b", "c"], "a", text("About.", "Why."))
+    assert (each.choices, each.wanted) == (("a", "b", "c"), "a, b or c")
 
 
 def test_transports_are_a_list_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say."""
+"""Every example runs as its first lines say; those that serve are started and asked in ``tests/embed``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+DIRECTORY = Path(__file__).parent.parent / "examples"
+SERVERS = {"04_fastapi.py", "05_plain_asyncio.py", "06_ray_serve.py"}
+EXAMPLES = sorted(path for path in DIRECTORY.glob("*.py") if path.name not in SERVERS)
 Write = Callable[..., Path]
 
 
@@ -36,7 +38,11 @@ def test_there_are_examples() -> None:
 
 
 def test_all_of_them_are_listed() -> None:
-    directory = Path(__file__).parent.parent / "examples"
-    listed = re.findall(r"^\| `([^`]+)` ", (directory / "README.md").read_text(), re.MULTILINE)
-    packages = sorted(f"{path.parent.name}/" for path in directory.glob("*/pyproject.toml"))
-    assert listed == [path.name for path in EXAMPLES] + packages
+    listed = re.findall(r"^\| `([^`]+)` ", (DIRECTORY / "README.md").read_text(), re.MULTILINE)
+    packages = sorted(f"{path.parent.name}/" for path in DIRECTORY.glob("*/pyproject.toml"))
+    assert listed == sorted(path.name for path in DIRECTORY.glob("*.py")) + packages
+
+
+def test_those_that_serve_are_started_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in (Path(__file__).parent / "embed").glob("*.py"))
+    assert all(f'"{name}"' in tests for name in SERVERS)

@@ -106,6 +106,14 @@ def test_pieces_are_exactly_the_weights_of_a_span(layout: Layout, data: st.DataO
         assert piece.within + piece.length <= layout.storages[piece.storage]
 
 
+@given(LAYOUTS, st.data())
+def test_weights_are_the_pieces_joined(layout: Layout, data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, layout.nbytes))
+    span = Span(low, data.draw(st.integers(0, layout.nbytes - low)))
+    assert tuple(layout.weights(span)) == merged(Span(piece.offset, piece.length) for piece in layout.pieces(span))
+
+
+
 @given(st.integers(0, 10**13))
 def test_chunks_are_whole_digest_rows_and_not_too_many(nbytes: int) -> None:
     size = chunk_bytes_for(nbytes)

@@ -98,6 +98,9 @@ def answers(state: State, effect: Effect) -> Iterator[Event]:
             yield events.PullEnded(n)
             yield events.PullEnded(n, "broken")
             yield events.PullEnded(n, "broken", quiet=False)
+            if isinstance(effect, effects.Pull) and state.journey.growing:
+                yield events.PullEnded(n, chunks=chunks)
+                yield events.PullEnded(n, "broken", chunks=chunks)
             if isinstance(effect, effects.ReadStorage):
                 yield events.TruthMissed(n, "gone")
                 yield events.TruthReceived(n, "root")
@@ -170,7 +173,7 @@ def normal(state: State) -> State:
     if isinstance(state, Transferring):
         state = replace(state, seen=0.0)
     if isinstance(state, Abandoning):
-        state = replace(state, waits=tuple(0 if attempt > 0 else -1 for attempt in state.waits))
+        state = replace(state, waits=tuple((0 if attempt > 0 else -1, chunks) for attempt, chunks in state.waits))
     if isinstance(state, Discovering | Waiting | Handshaking | Agreeing | Confirming):
         state = replace(state, since=0.0)
     if isinstance(state, Transferring | Abandoning):
@@ -197,6 +200,7 @@ class Explored:
         limits: Limits = LIMITS,
         connecting: tuple[str, ...] = (),
         storage_rate: float = 0.0,
+        growing: tuple[str, ...] = (),
     ) -> None:
         limits, chunks = (limits, CHUNKS) if group is None else (replace(limits, sources=1), 1)
         self.states: set[State] = set()
@@ -210,7 +214,7 @@ class Explored:
             world: list[Event] = [answer for effect in pending for answer in answers(state, effect)]
             if phase_of(state) is Phase.IDLE:
                 started = events.Started(
-                    chunks, chunk_bytes=10, connecting=connecting, storage_rate=storage_rate
+                    chunks, chunk_bytes=10, connecting=connecting, growing=growing, storage_rate=storage_rate
                 )
                 world += [started, replace(started, loaded=True)]
             for event in (*world, *ambient(state)):
@@ -232,6 +236,7 @@ class Explored:
                         if e in asked
                         or not isinstance(e, effects.Pull | effects.ReadStorage)
                         or e.attempt != event.attempt
+                        or (event.chunks is not None and event.chunks != e.chunks)
                     )
                 if type(after) is not type(state) or after.journey.attempt != state.journey.attempt:
                     live = tuple(
@@ -255,7 +260,12 @@ def explored() -> Explored:
 
 @pytest.fixture(scope="module")
 def crowded() -> Explored:
-    return Explored(limits=CROWD)
+    return Explored(limits=CROWD, growing=("tcp",))
+
+
+@pytest.fixture(scope="module")
+def growing() -> Explored:
+    return Explored(limits=replace(LIMITS, sources=1), growing=("tcp",))
 
 
 @pytest.fixture(scope="module")
@@ -335,6 +345,10 @@ def test_exploration_closes_with_a_transport_that_connects(connecting: Explored)
     shaking = [state for state in connecting.states if isinstance(state, Handshaking)]
     assert {(state.connected, state.truth) for state in shaking if state.offer} >= {(False, False), (False, True)}
     assert {Serving, Failed, Gone, Transferring, Agreeing} < {type(state) for state in connecting.states}
+
+
+def test_exploration_closes_with_pulls_that_grow(growing: Explored, explored: Explored) -> None:
+    assert {type(state) for state in growing.states} == {type(state) for state in explored.states}
 
 
 def test_two_sources_never_bring_the_same_chunk(crowded: Explored) -> None:

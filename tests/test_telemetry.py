@@ -162,6 +162,13 @@ async def test_what_a_group_decides_is_in_the_trace_of_each_rank(
         verdicts = [event.attributes or {} for event in root.events if event.name == "verdict"]
         assert {str(each["coldstart.verdict"]) for each in verdicts} == told
         assert len(told) == 2
+    one, two = ((root.context, root.links) for root in roots)
+    for (own, links), (other, _) in ((one, two), (two, one)):
+        assert own is not None
+        assert other is not None
+        (link,) = links
+        assert (link.context.trace_id, link.context.span_id) == (other.trace_id, other.span_id)
+        assert link.attributes == {"coldstart.relation": "group"}
 
 
 async def test_a_cold_start_is_a_child_of_what_the_host_is_doing(

@@ -73,7 +73,8 @@ def measure(asked: argparse.Namespace, settings: Mapping[str, str]) -> Result:
         with undisturbed():
             store = resources.enter_context(closing(Store(made, place)))
         store.ready()
-        rollouts = Rollouts(made, store, write_checkpoint(place / "model", nbytes), place, settings, storage)
+        remembered = {"cache": str(place / "cache"), **settings}  # by nobody but these workers
+        rollouts = Rollouts(made, store, write_checkpoint(place / "model", nbytes), place, remembered, storage)
         cases: list[Case] = []
         for workers, holders in ((1, 1), (many, 1), (1, 0), (many, 0)):
             name = f"{workers} from {'a holder' if holders else 'storage'}"

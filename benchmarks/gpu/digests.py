@@ -21,7 +21,8 @@ from coldstart import rowsums
 from coldstart.arena import Arena
 from coldstart.csfp1 import LANES, ROW_BYTES, ROW_WORDS
 from coldstart.digest import ChunkDigester
-from coldstart.landing import WORKERS, Landing
+from coldstart.hashing import WORKERS
+from coldstart.landing import Landing
 from coldstart.layout import Span
 from coldstart.plan import Chunks
 

@@ -1,7 +1,8 @@
 """What lending costs the source: the time of a matrix product, alone and while a joiner pulls.
 
-Decides which products count as disturbed: those that ran wholly while bytes were on their way. Both sides
-read one clock (the monotonic clock of the host), so that the source can tell afterwards.
+Decides which products count as disturbed: those that ran wholly while bytes were on their way, and that they are
+compared with those of before and after, since a device slows down as it gets warm. Both sides read one clock (the
+monotonic clock of the host), so that the source can tell afterwards.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.gpu.words import Figure
 SIDE: Final = 8192
 TOY_SIDE: Final = 256
 ALONE_SECONDS: Final = 1
+"""Before lending, and as long after it."""
 PULL_SECONDS: Final = 3
 """Pulls follow each other for so long, and at least three of them."""
 
@@ -59,8 +61,8 @@ async def _source(task: Task) -> None:
     multiply, alone, during = _product(task), list[Sample](), list[Sample]()
     async with opened(task) as mine:
         await lend(task, *mine)
-        until = time.monotonic() + task.scaled(ALONE_SECONDS, 0)
-        await anyio.to_thread.run_sync(_repeat, multiply, alone, lambda: len(alone) > 20 and time.monotonic() > until)
+        await _undisturbed(task, multiply, alone)
+        del alone[: len(alone) // 4]  # the clock of the device has to rise first
         task.peer.say(b"")
         over = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -68,8 +70,14 @@ async def _source(task: Task) -> None:
             await lend(task, *mine)
             over.set()
         pulls = msgspec.json.decode(await anyio.to_thread.run_sync(task.peer.hear), type=list[Span])
+        await _undisturbed(task, multiply, alone)
         _tell(task, alone, during, pulls)
         task.peer.say(b"")
+
+
+async def _undisturbed(task: Task, multiply: Callable[[], Sample], into: list[Sample]) -> None:
+    until, least = time.monotonic() + task.scaled(ALONE_SECONDS, 0), len(into) + 20
+    await anyio.to_thread.run_sync(_repeat, multiply, into, lambda: len(into) > least and time.monotonic() > until)
 
 
 _event: Callable[..., torch.cuda.Event] = torch.cuda.Event
@@ -111,7 +119,7 @@ def _tell(task: Task, alone: Sequence[Sample], during: Sequence[Sample], pulls: 
     disturbed = [took for (began, ended), took in during if any(low <= began and ended <= high for low, high in pulls)]
     lent = sum(high - low for low, high in pulls)
     rate = task.layout.payload * len(pulls) / lent / 1e9
-    quiet = tuple(took for _, took in alone[len(alone) // 4 :])  # the clock of the device has to rise first
+    quiet = tuple(took for _, took in alone)
     task.tell(Figure("matrix product, alone", "ms", quiet))
     if not disturbed:
         raise RuntimeError("no matrix product ran wholly within a pull")

@@ -32,7 +32,7 @@ def _lines(
     what = f"{first}{span.name.removeprefix('coldstart.')}{number}"
     time = f"{(span.begin - began) * 1000:7.0f} +{(span.end - span.begin) * 1000:.0f} ms"
     error = f"  ERROR {span.error}" if span.error else ""
-    yield f"{what:<24}{time:<18}{_said(span.attributes)}{error}".rstrip()
+    yield f"{what:<24}{time:<20}{_said(span.attributes)}{error}".rstrip()
     below = children(spans, span)
     inner = f"{rest}{'│  ' if below else '   '}"
     for each in span.links:

@@ -24,6 +24,35 @@ _TEXTS = {"username", "password"}
 _TLS = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"}
 
 
+class Tls(msgspec.Struct, frozen=True):
+    """Files for ``rediss://``: whom to trust (empty: whom the system trusts), and our own certificate with its key."""
+
+    ca: str = ""
+    cert: str = ""
+    cert_key: str = ""
+
+    def options(self, scheme: str, shown: str) -> dict[str, str]:
+        """As keyword arguments of a connection; raises ConfigError where they would be ignored or cannot be read."""
+        named = {"ssl_ca_certs": self.ca, "ssl_certfile": self.cert, "ssl_keyfile": self.cert_key}
+        given = {name: path for name, path in named.items() if path}
+        if given and scheme != "rediss":
+            raise ConfigError(
+                f"certificates are given and {shown} is spoken to without TLS", advice="write rediss://, or give none"
+            )
+        if bool(self.cert) != bool(self.cert_key):
+            raise ConfigError(
+                "our own certificate and its key belong together",
+                advice="set both COLDSTART_REDIS_CERT and COLDSTART_REDIS_CERT_KEY",
+            )
+        for path in given.values():
+            try:
+                with open(path, "rb"):
+                    pass
+            except OSError as error:
+                raise ConfigError(f"cannot read {path}: {error.strerror}", advice="it is needed for TLS") from error
+        return given
+
+
 class Address(msgspec.Struct, frozen=True):
     """A server's address.
 
@@ -56,8 +85,8 @@ class Address(msgspec.Struct, frozen=True):
         return LOOPBACK if ipaddress.ip_address(mine).is_loopback else mine
 
 
-def parse(url: str) -> Address:
-    """The address that ``url`` means; raises ConfigError in one line."""
+def parse(url: str, tls: Tls | None = None) -> Address:
+    """The address that ``url`` means, with the files for TLS; raises ConfigError in one line."""
     try:
         parts = urlsplit(url)
         port, host = parts.port or _PORT, parts.hostname or ""
@@ -84,6 +113,8 @@ def parse(url: str) -> Address:
             options[name] = value[0]
         else:
             raise ConfigError(f"the bus URL for {shown} has the unknown option {name[:40]!r}", advice=_ADVICE)
+    if tls is not None:
+        options |= tls.options(parts.scheme, shown)
     return Address(parts.scheme, shown, options)
 
 

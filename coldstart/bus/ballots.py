@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from coldstart.bus.leases import Leases
 from coldstart.bus.limits import GROUP_SECONDS
-from coldstart.group import Paper, Tally, Verdict
+from coldstart.group import MAX_TRACES, Paper, Tally, Verdict
 
 GONE = "not heard of any more"
 
@@ -22,6 +22,7 @@ class _Poll:
         self.ends: dict[str, float] = {}
         self.agreed: dict[str, tuple[str, set[str]]] = {}
         """By member: its incarnation, and the questions to which it has said yes."""
+        self.traces: dict[str, str] = {}
         self.last: float | None = None
 
 
@@ -47,7 +48,17 @@ class Ballots:
         agreed.update(answer.question for answer in paper.answers if answer.yes)
         _decide(poll, paper, now)
         present = sum(end > now for end in poll.ends.values())
-        return Tally(tuple(poll.verdicts[question] for question in sorted(poll.verdicts)), present)
+        verdicts = tuple(poll.verdicts[question] for question in sorted(poll.verdicts))
+        return Tally(verdicts, present, _traces(poll, paper))
+
+
+def _traces(poll: _Poll, paper: Paper) -> tuple[str, ...]:
+    """Those of the group, for who gives its own."""
+    if not paper.trace:
+        return ()
+    if paper.member in poll.traces or len(poll.traces) < MAX_TRACES:
+        poll.traces[paper.member] = paper.trace
+    return tuple(sorted(poll.traces.values()))
 
 
 def _show_presence(poll: _Poll, paper: Paper, now: float) -> None:

@@ -11,6 +11,7 @@ alone: redis-py's own limits cost a task for each write and a timer for each rea
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -31,6 +32,7 @@ SOCKET_SECONDS = 1.5
 
 REDIRECTS = 2
 _CONNECT_SECONDS = 1.0
+"""Half of what a call may take: a store that accepts nothing must leave time to say so."""
 
 Word = str | bytes | int
 Node = tuple[str, int] | None
@@ -55,6 +57,7 @@ class _Connection(Protocol):
     async def read_response(self) -> object: ...
 
 _FRESH_SECONDS = 0.01
+"""A connection used within this needs no look before it is used again."""
 _TURNS = 2
 """A loop that was busy elsewhere hears in so many turns that a connection was lost meanwhile; nothing else tells."""
 
@@ -161,6 +164,7 @@ _KINDS: dict[str, Callable[..., _Connection]] = {
 }
 
 _MEANINGS: tuple[tuple[type[Exception], str, str], ...] = (
+    (ssl.SSLError, "and we do not agree on TLS", "check COLDSTART_REDIS_CA, _CERT and _CERT_KEY, and the URL's host"),
     (failures.AuthenticationError, "does not accept our credentials", "check user and password in the URL"),
     (failures.NoPermissionError, "denies this user a command or a key", "extend its ACL to the namespace"),
     (failures.OutOfMemoryError, "is out of memory", "raise maxmemory, and keep the policy noeviction"),
@@ -215,10 +219,10 @@ class Server:
         )
 
     def explain(self, operation: str, error: BaseException) -> BusError:
-        # On a unix socket redis-py wraps the reason in a ConnectionError: look at the causes too.
+        # On a unix socket and over TLS redis-py wraps the reason in a ConnectionError: look at the causes too.
         causes: list[BaseException] = [error]
-        while causes[-1].__cause__ is not None:
-            causes.append(causes[-1].__cause__)
+        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+            causes.append(cause)
         for kind, meaning, advice in _MEANINGS:
             for cause in causes:
                 if isinstance(cause, kind):

@@ -37,11 +37,14 @@ from coldstart.bus import keeper
 from coldstart.errors import BusError, ColdstartError, ConfigError, PluginUnavailable
 
 START_SECONDS = 10.0
+"""The embedded server answers within this, on a machine that starts many things at once, too."""
 
 _LOG = "keeper.log"
 _START_LOCK = "start.lock"
 _POLL_SECONDS = 0.01
+"""A start that another process makes is looked at so often."""
 _PING_SECONDS = 1.0
+"""A server on a unix socket that has not answered within this is taken for none."""
 _SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """What fits into ``sun_path`` beside the final NUL."""
 

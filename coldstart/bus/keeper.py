@@ -25,6 +25,7 @@ KEEPER_LOCK = "keeper.lock"
 
 _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 5.0
+"""The embedded server ends within this of being asked, or is killed; it has nothing to save."""
 
 
 def main(directory: str, binary: str) -> int:

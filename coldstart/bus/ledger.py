@@ -148,8 +148,8 @@ class Ledger:
         self, shard: str, advert: Advert, seconds: float, held: Sequence[str] = (), ended: Sequence[str] = ()
     ) -> Standing:
         now = self._now()
-        if advert.used or advert.struck:
-            advert = msgspec.structs.replace(advert, used=0, struck=False)
+        if advert.used or advert.struck or advert.unproven:
+            advert = msgspec.structs.replace(advert, used=0, struck=False, unproven="")
         self._seen.put(shard, True, now, SHARD_SECONDS)
         found = self._shards[shard]
         if found.roster.advertise(advert, now, seconds, held, ended):
@@ -209,12 +209,16 @@ class Ledger:
         names = {*shard.readers[layout].live(now), shard.leaders.get(layout, now) or worker}
         return len(names - {worker})
 
-    def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
+    def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
         found = self._shards[shard]
         if layout not in found.truths:
             found.truths[layout] = (root, truth)
             found.stated.pop(layout, None)
             self._changed(shard, found)
+        elif again and found.truths[layout][0] == root:
+            found.truths[layout] = (root, truth)
         known, conflict = found.truths[layout][0], found.conflicts.get(layout, [])
         if known != root and root not in conflict and len(conflict) < MAX_CONFLICTING_ROOTS:
             found.conflicts[layout] = conflict = sorted([*(conflict or [known]), root])

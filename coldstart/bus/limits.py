@@ -82,10 +82,20 @@ MAX_ANSWERS = 16
 MAX_READERS = 10_000
 """A joiner that would share storage with more readers is not admitted."""
 
+_TRACE = re.compile(r"\A[0-9a-f-]{0,64}\Z")
 _PLACE = re.compile(r"\A[0-9]{1,19}-[0-9]{1,19}\Z")
 
 MAX_RATE = 10**15
 """Bytes per second that an advert may claim."""
+
+MAX_TEXT = 256
+"""Characters of a host, a device or a rack in an advert."""
+
+MAX_TRANSPORTS = 16
+"""Names of transports in an advert, as in a hello."""
+
+MAX_SEAL = 8192
+"""Characters of an advert's seal: it holds the advert again."""
 
 
 def check_ids(**names: str) -> None:
@@ -108,13 +118,33 @@ def check_claim(claim: Claim) -> None:
     check_letter(claim.hello, "hello")
 
 
+def is_sound(advert: Advert) -> bool:
+    """Whether an advert from the store names what can be, in sizes that can be."""
+    ids = (advert.worker, advert.inbox, advert.incarnation, advert.layout)
+    texts = (advert.host, advert.device, advert.rack, *advert.transports)
+    return (
+        all(map(is_id, ids))
+        and all(len(text) <= MAX_TEXT for text in texts)
+        and len(advert.transports) <= MAX_TRANSPORTS
+        and len(advert.parts) <= PARTS
+        and len(advert.seal) <= MAX_SEAL
+        and 0 <= advert.rate <= MAX_RATE
+    )
+
+
 def check_advert(shard: str, advert: Advert) -> None:
     """Refuse an advert that names what cannot be."""
     check_ids(shard=shard, layout=advert.layout, worker=advert.worker, inbox=advert.inbox)
+    check_ids(incarnation=advert.incarnation)
     if not all(0 <= part < PARTS for part in advert.parts):
         raise BusError(f"an advert of the parts {advert.parts} cannot be", advice=f"there are 0 to {PARTS - 1}")
     if not 0 <= advert.rate <= MAX_RATE:
         raise BusError(f"an advert of {advert.rate} bytes per second cannot be", advice=f"use 0 to {MAX_RATE}")
+    if not is_sound(advert):
+        raise BusError(
+            f"the advert of {advert.worker} has a name that is too long, or too many",
+            advice=f"use {MAX_TEXT} characters and {MAX_TRANSPORTS} transports at most",
+        )
 
 
 def check_letter(body: bytes, what: str) -> None:
@@ -162,6 +192,8 @@ def check_paper(group: str, paper: Paper) -> None:
     check_ids(group=group, member=paper.member, incarnation=paper.incarnation)
     if len(paper.answers) + len(paper.heard) > MAX_ANSWERS:
         raise BusError(f"a paper with more than {MAX_ANSWERS} answers and verdicts is over the limit")
+    if not _TRACE.match(paper.trace):
+        raise BusError(f"{paper.trace[:40]!r} is no traceparent")
     said = [(answer.question, answer.reason) for answer in paper.answers]
     for question, reason in (*said, *((verdict.question, verdict.reason) for verdict in paper.heard)):
         check_ids(question=question)

@@ -40,7 +40,7 @@ class MemoryStore:
     """
 
     def __init__(self, now: Callable[[], float] = anyio.current_time) -> None:
-        self.ledger = Ledger(now)
+        self.ledger, self.now = Ledger(now), now
         self.ledger.on_letter = lambda shard, inbox: self.wake()
         self.ledger.on_change = lambda shard: self.wake()
         self._running = True
@@ -144,11 +144,13 @@ class MemoryBus:
         await self._call("strike")
         self._ledger.strike(shard, worker, incarnation, proof, letter)
 
-    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
+    async def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)
         check_truth(truth)
         await self._call("publish_truth")
-        return self._ledger.publish_truth(shard, layout, root, truth)
+        return self._ledger.publish_truth(shard, layout, root, truth, again=again)
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         """The published truth; None before there is one, and in a conflict, where none is believed."""
@@ -223,6 +225,10 @@ class MemoryBus:
         check_ids(shard=shard)
         await self._call("adverts")
         return self._ledger.adverts(shard)
+
+    async def time(self) -> float:
+        await self._call("time")
+        return self._store.now()
 
     async def aclose(self) -> None:
         self._closed = True

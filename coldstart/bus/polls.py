@@ -7,6 +7,7 @@ are ``<namespace>:{<group>}:<name>``, one cluster slot of their own. ``redis.py`
     agreed      hash member -> incarnation and the questions that it has said yes to
     counts      hash question -> members that have said yes; ``/last``: ms of the last paper
     present     sorted set member -> end of its lease in ms
+    traces      hash member -> its traceparent, of the first few that have given one
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from coldstart.bus.ballots import GONE
 from coldstart.bus.limits import GROUP_SECONDS
 from coldstart.bus.replies import Fields
 from coldstart.bus.scripts.base import Script
-from coldstart.group import Paper, Tally, Verdict
+from coldstart.group import MAX_TRACES, Paper, Tally, Verdict
 
 VOTE = Script(
     "vote",
     f"""
-local LIFE, GONE = {GROUP_SECONDS * 1000:.0f}, '{GONE}'
+local LIFE, GONE, MAX_TRACES = {GROUP_SECONDS * 1000:.0f}, '{GONE}', {MAX_TRACES}
 """
     + """
--- KEYS[1]: verdicts   ARGV: prefix, member, incarnation, size, lease in ms, number of verdicts heard,
+-- KEYS[1]: verdicts   ARGV: prefix, member, incarnation, size, lease in ms, number of verdicts heard, trace,
 -- then question and verdict of each of these, then question, 1 or 0, and reason of each answer
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -34,8 +35,8 @@ local size, life_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 local agreed, counts, present = ARGV[1] .. 'agreed', ARGV[1] .. 'counts', ARGV[1] .. 'present'
 
 -- Verdicts that were told stand, even if this store has forgotten them.
-local first = 7 + 2 * tonumber(ARGV[6])
-for at = 7, first - 1, 2 do redis.call('HSETNX', verdicts, ARGV[at], ARGV[at + 1]) end
+local first = 8 + 2 * tonumber(ARGV[6])
+for at = 8, first - 1, 2 do redis.call('HSETNX', verdicts, ARGV[at], ARGV[at + 1]) end
 
 -- When nobody at all was heard for long, the store was away or its clock jumped: nobody is to blame.
 local last = tonumber(redis.call('HGET', counts, '/last') or now)
@@ -72,8 +73,18 @@ for at = first, #ARGV, 3 do
     redis.call('HSETNX', verdicts, question, '1\\n\\n')
   end
 end
-for _, key in ipairs({verdicts, agreed, counts, present}) do redis.call('PEXPIRE', key, LIFE) end
-return {redis.call('ZCOUNT', present, '(' .. now, '+inf'), unpack(redis.call('HGETALL', verdicts))}
+local traces, told = ARGV[1] .. 'traces', {}
+if ARGV[7] ~= '' then
+  if redis.call('HEXISTS', traces, member) == 1 or redis.call('HLEN', traces) < MAX_TRACES then
+    redis.call('HSET', traces, member, ARGV[7])
+  end
+  told = redis.call('HVALS', traces)
+end
+for _, key in ipairs({verdicts, agreed, counts, present, traces}) do redis.call('PEXPIRE', key, LIFE) end
+local reply = {redis.call('ZCOUNT', present, '(' .. now, '+inf'), #told}
+for _, trace in ipairs(told) do reply[#reply + 1] = trace end
+for _, word in ipairs(redis.call('HGETALL', verdicts)) do reply[#reply + 1] = word end
+return reply
 """,
 )
 
@@ -83,7 +94,7 @@ def words(prefix: str, paper: Paper) -> tuple[str | int, ...]:
     heard = [word for verdict in paper.heard for word in (verdict.question, _written(verdict))]
     answers = [word for answer in paper.answers for word in (answer.question, int(answer.yes), answer.reason)]
     milliseconds = math.ceil(paper.seconds * 1000)
-    about = (prefix, paper.member, paper.incarnation, paper.size, milliseconds, len(paper.heard))
+    about = (prefix, paper.member, paper.incarnation, paper.size, milliseconds, len(paper.heard), paper.trace)
     return (*about, *heard, *answers)
 
 
@@ -94,11 +105,14 @@ def _written(verdict: Verdict) -> str:
 def tally(reply: object) -> Tally:
     """The script's answer; raises BusError for one that is none."""
     fields = Fields(reply, "vote")
-    present = fields.number()
+    present, told = fields.number(), fields.number()
+    if not 0 <= told <= MAX_TRACES:
+        raise fields.nonsense(f"{told} traces")
+    traces = tuple(sorted(fields.text() for _ in range(told)))
     found: list[Verdict] = []
     while fields:
         question, (yes, *rest) = fields.text(), fields.text().split("\n", 2)
         if yes not in ("0", "1") or len(rest) != 2:
             raise fields.nonsense("a malformed verdict")
         found.append(Verdict(question, yes == "1", *rest))
-    return Tally(tuple(sorted(found, key=lambda verdict: verdict.question)), present)
+    return Tally(tuple(sorted(found, key=lambda verdict: verdict.question)), present, traces)

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from coldstart.bus import polls, replies, scripts
-from coldstart.bus.address import parse
+from coldstart.bus.address import Tls, parse
 from coldstart.bus.calls import Calls
 from coldstart.bus.connections import Routes, Server, Word
 from coldstart.bus.description import Description, described
@@ -67,13 +67,22 @@ class RedisBus:
         self._renewed: dict[tuple[str, str], float] = {}
 
     @classmethod
-    async def open(cls, url: str, namespace: str = "cs", *, seconds: float = CALL_SECONDS, probe: bool = True) -> Self:
+    async def open(
+        cls,
+        url: str,
+        namespace: str = "cs",
+        *,
+        seconds: float = CALL_SECONDS,
+        probe: bool = True,
+        tls: Tls | None = None,
+    ) -> Self:
         """A bus on the server at ``url`` (``redis://``, ``rediss://`` or ``unix://``).
 
         Args:
             namespace: first part of every key.
             seconds: deadline of one call.
             probe: connect now; false defers every failure but a malformed URL to the first call.
+            tls: files for ``rediss://``.
 
         Raises:
             ConfigError: the URL or the namespace is malformed.
@@ -81,7 +90,7 @@ class RedisBus:
         """
         if not _NAMESPACE.match(namespace):
             raise ConfigError(f"namespace {namespace[:70]!r} is malformed", advice="use [A-Za-z0-9_.:-]{1,64}")
-        address = parse(url)
+        address = parse(url, tls)
         server = Server(address)
         with anyio.move_on_after(seconds):
             bus = cls(server, namespace, await address.local(), seconds)
@@ -147,7 +156,7 @@ class RedisBus:
             SHARD_SECONDS,
             shard,
             advert.worker,
-            msgspec.json.encode(msgspec.structs.replace(advert, used=0, struck=False)),
+            msgspec.json.encode(msgspec.structs.replace(advert, used=0, struck=False, unproven="")),
             _milliseconds(seconds),
             advert.layout,
             advert.incarnation,
@@ -167,10 +176,12 @@ class RedisBus:
         check_letter(letter, "letter")
         await self._on_shard(scripts.STRIKE, shard, worker, incarnation, proof, letter)
 
-    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
+    async def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
         check_ids(shard=shard, layout=layout, root=root)
         check_truth(truth)
-        return (await self._on_shard(scripts.PUBLISH_TRUTH, shard, layout, root, truth)).texts()
+        return (await self._on_shard(scripts.PUBLISH_TRUTH, shard, layout, root, truth, int(again))).texts()
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         """The published truth; None before there is one, and in a conflict, where none is believed."""
@@ -234,6 +245,10 @@ class RedisBus:
     async def adverts(self, shard: str) -> Sequence[Advert]:
         check_ids(shard=shard)
         return replies.adverts(await self._on_shard(scripts.ADVERTS, shard))
+
+    async def time(self) -> float:
+        fields = replies.Fields(await self._calls.run(scripts.TIME, self._index), "time")
+        return fields.number() + fields.number() / 1e6
 
     async def aclose(self) -> None:
         await self._calls.aclose()

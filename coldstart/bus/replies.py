@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES
+from coldstart.bus.limits import DIGEST_BYTES, MAX_LETTER_BYTES, is_sound
 from coldstart.errors import BusError
+from coldstart.identity import UNREADABLE, is_id
 from coldstart.ports import (
     PARTS,
     Advert,
@@ -102,21 +103,23 @@ class Fields:
         """An advert, the number of its slots in use, and whether it is struck."""
         try:
             advert = msgspec.json.decode(self.blob(), type=Advert)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("a malformed advert") from None
+        if not is_sound(advert):
+            raise self.nonsense("an advert that cannot be")
         return msgspec.structs.replace(advert, used=self.number(), struck=bool(self.number()))
 
     def skips(self) -> tuple[Skip, ...]:
         try:
             found = msgspec.json.decode(self.blob(), type=list[_Refusal])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("malformed reasons") from None
         return tuple(Skip(each.worker, each.reason, each.layout) for each in found)
 
     def names(self) -> tuple[str, ...]:
         try:
             return msgspec.json.decode(self.blob(), type=tuple[str, ...])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.nonsense("malformed names") from None
 
     def texts(self) -> tuple[str, ...]:
@@ -143,8 +146,10 @@ def adverts(fields: ShardFields) -> tuple[Advert, ...]:
     found: list[Advert] = []
     while fields:
         json, used, struck = fields.blob(), fields.number(), bool(fields.number())
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            found.append(msgspec.structs.replace(msgspec.json.decode(json, type=Advert), used=used, struck=struck))
+        with suppress(*UNREADABLE):
+            advert = msgspec.json.decode(json, type=Advert)
+            if is_sound(advert):
+                found.append(msgspec.structs.replace(advert, used=used, struck=struck))
     return tuple(sorted(found, key=lambda advert: advert.worker))
 
 
@@ -247,6 +252,7 @@ def _letter(pairs: list[bytes]) -> Letter | None:
             return None
         source = msgspec.structs.replace(msgspec.json.decode(grant.source, type=Advert), used=grant.used)
         granted = Granted(source, grant.fence, grant.root, grant.epoch, part=grant.part)
-        return Letter(body, transfer=fields.get(b"transfer", b"").decode(), granted=granted)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        transfer = fields.get(b"transfer", b"").decode()
+        return Letter(body, transfer=transfer, granted=granted) if is_id(transfer) and is_sound(source) else None
+    except UNREADABLE:
         return None

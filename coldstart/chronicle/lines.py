@@ -148,7 +148,8 @@ class Ended(Line, frozen=True, kw_only=True, tag="ended"):
     """The cold start serves, has failed, or is gone: ``phase`` says which.
 
     ``origins`` are the bytes of weights that are in place, by worker or ``storage``; ``loaded``: the host had filled
-    the memory itself. ``failure`` is the kind of a failure, ``reason`` what happened.
+    the memory itself. ``failure`` is the kind of a failure, ``reason`` what happened. ``refused`` counts what was
+    not believed, by reason, where the fleet has keys.
     """
 
     phase: Name
@@ -157,6 +158,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="ended"):
     loaded: bool = False
     failure: Name = ""
     reason: Words = ""
+    refused: Bytes = {}
 
 
 class Lent(Line, frozen=True, kw_only=True, tag="lent"):

@@ -16,6 +16,7 @@ from coldstart.events import (
     AttemptEvent,
     BytesLanded,
     ChunkCorrupted,
+    ChunkVerified,
     ClaimDeferred,
     Expired,
     GroupHeard,
@@ -85,8 +86,10 @@ class JoinerNotes:
 
     def __call__(self, entry: Entry[State]) -> tuple[AnyLine, ...]:
         """The lines of one step, in order."""
-        at = max(0.0, round(entry.at - self._began, 6))
         self._count(entry)
+        if _went_on(entry):
+            return ()
+        at = max(0.0, round(entry.at - self._began, 6))
         return (
             *self._refusals(entry, at),
             *_troubles(entry, at),
@@ -251,6 +254,23 @@ class SourceNotes:
         return lines.Lent(
             at=at, joiner=offer.joiner, transport=offer.transport, seconds=at - began, outcome=outcome
         )
+
+
+def _went_on(entry: Entry[State]) -> bool:
+    """Whether bytes came, or proved right, and nothing else happened: nearly all steps are such."""
+    if not isinstance(entry.event, BytesLanded | ChunkVerified):
+        return False
+    before, after = entry.before, entry.after
+    was, now = before.journey, after.journey
+    return (
+        type(before) is type(after)
+        and was.attempt == now.attempt
+        and was.asides == now.asides
+        and was.choice is now.choice
+        and was.detours is now.detours
+        and (_second(before) is None) is (_second(after) is None)
+        and not any(isinstance(effect, Pull) for effect in entry.effects)
+    )
 
 
 def _entered(entry: Entry[State], at: float) -> list[AnyLine]:

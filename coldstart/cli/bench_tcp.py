@@ -29,7 +29,7 @@ from coldstart.cli.bench_words import (
     Started,
     Took,
 )
-from coldstart.landing import WORKERS
+from coldstart.hashing import WORKERS
 
 BAR = 0.70
 """What tcp must reach of a plain socket's rate."""

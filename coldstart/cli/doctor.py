@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from coldstart import config
-from coldstart.cli.checks import machine, network, permissions
+from coldstart.cli.checks import machine, network, permissions, security
 from coldstart.cli.checks.check import SECONDS, Check, Look, blocking, fail, guarded
 from coldstart.cli.checks.links import LinkChecks
 from coldstart.cli.checks.store import StoreChecks
@@ -111,6 +111,12 @@ async def _examine_settings(settings: Settings, peer: str, desk: _Desk) -> None:
             await desk.take("clock", store.clock)
             await desk.take("store memory", store.eviction)
             await desk.take("permissions", partial(permissions.store, store.bus))
+        for name, look in (
+            ("authentication", security.authentication),
+            ("digest", security.digest),
+            ("store TLS", security.transport_security),
+        ):
+            await desk.take(name, blocking(partial(look, settings)))
         await desk.take("address", partial(network.address, settings, store.bus))
         links = LinkChecks(settings, network.advertised(settings, store.bus))
         await desk.take("transports", links.transports, SLOW_SECONDS)

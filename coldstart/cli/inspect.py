@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import typer
 
+from coldstart import config
 from coldstart.classification import ClassifiedTensor, Treatment
 from coldstart.cli.output import emit, say, size, table
 from coldstart.errors import ConfigError
@@ -37,7 +37,8 @@ class Told(msgspec.Struct, frozen=True):
 def run(checkpoint: str, skeleton: str, dtype: str, *, json: bool) -> None:
     """The command; ends with exit code 2 if the module holds state that is refused."""
     assembly = import_module("coldstart.skeletons.assembly")
-    found = cast("Inspected", assembly.inspect(assembly.Order(Path(checkpoint), skeleton, dtype)))
+    order = assembly.Order(checkpoint, skeleton, dtype, shelves=config.load().shelves)
+    found = cast("Inspected", assembly.inspect(order))
     if json:
         counts = found.classification.counts
         emit(Told(found.skeleton, found.model, counts, found.whole_read, found.classification.tensors))

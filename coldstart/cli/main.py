@@ -14,11 +14,12 @@ Command modules are imported when their command runs, so that help is quick.
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from coldstart import __version__
+from coldstart import __version__, config
 from coldstart.cli import ending, output
 from coldstart.errors import ColdstartError, ConfigError
 
@@ -32,6 +33,8 @@ app = typer.Typer(
 )
 benches = typer.Typer(invoke_without_command=True)
 app.add_typer(benches, name="bench")
+keyrings = typer.Typer(no_args_is_help=True, help="Make and change the keys by which a fleet authenticates messages.")
+app.add_typer(keyrings, name="keys")
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Redis = Annotated[
@@ -58,12 +61,19 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Every setting is also an environment variable COLDSTART_<NAME>."""
+    """Every setting is also an environment variable COLDSTART_<NAME>, or a line in a file; see 'coldstart config'."""
+    for given, meant in config.slips().items():
+        output.note(f"coldstart: warning: {given} is no setting; did you mean {meant}?")
 
 
 @app.command()
 def worker(
-    checkpoint: Annotated[str, typer.Option(metavar="DIR", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|URL", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     redis: Redis = None,
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
@@ -120,7 +130,12 @@ def worker(
 
 @app.command()
 def inspect(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Directory with safetensors, or one file.")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="Directory with safetensors, or one file; s3://, gs:// or az:// for a store."
+        ),
+    ],
     skeleton: Annotated[
         str, typer.Option(metavar="NAME", help="Builder of the module; see 'coldstart plugins'.")
     ] = "auto",
@@ -269,6 +284,30 @@ def plugins(json: Json = False) -> None:
     _be_heard()
 
 
+@app.command("config")
+def config_command(
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As if given as arguments of a program.")
+    ] = None,
+    explain: Annotated[
+        str, typer.Option("--explain", metavar="NAME", help="What this setting decides, and why its default is so.")
+    ] = "",
+    template: Annotated[
+        bool, typer.Option("--template", help="A commented file of settings to start from, on stdout.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show the settings that hold, and where each comes from.
+
+    Arguments beat COLDSTART_<NAME> in the environment, which beats a file: the one that COLDSTART_CONFIG names,
+    or ~/.config/coldstart/config.toml, or /etc/coldstart/config.toml. Passwords are not shown.
+    """
+    from coldstart.cli import settings as module
+
+    module.run(given or (), explain=explain, as_template=template, json=json)
+    _be_heard()
+
+
 @app.command()
 def doctor(
     redis: Redis = None,
@@ -285,6 +324,39 @@ def doctor(
     from coldstart.cli import doctor as module
 
     module.run(redis, links, json=json)
+    _be_heard()
+
+
+@keyrings.command("new")
+def keys_new(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+    """Write a new file of keys, for COLDSTART_KEYS of every worker; readable by its owner alone."""
+    from coldstart.cli import keys as module
+
+    module.new(file, json=json)
+    _be_heard()
+
+
+@keyrings.command("rotate")
+def keys_rotate(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+    """Take the next of three steps of a change of the signing key; after each, give the file to all workers.
+
+    First a new key is added, then it signs, then the old one is dropped. Workers read the file anew by themselves.
+    """
+    from coldstart.cli import keys as module
+
+    module.rotate(file, json=json)
+    _be_heard()
+
+
+@keyrings.command("check")
+def keys_check(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Default: COLDSTART_KEYS.")] = None,
+    json: Json = False,
+) -> None:
+    """Say which keys a file holds, by name, and what is to be done next; exit code 2 if a worker would refuse it."""
+    from coldstart.cli import keys as module
+
+    module.check(file, json=json)
     _be_heard()
 
 

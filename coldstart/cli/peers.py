@@ -97,7 +97,10 @@ def _worker(advert: Advert, now: float) -> Worker:
 
 
 def state_of(advert: Advert) -> str:
-    """What can be had there: ``struck`` is doubted by a joiner, ``withheld`` has weights that may be others now."""
+    """What can be had there: ``unproven`` has not sealed its advert with a key of ours,
+    ``struck`` is doubted by a joiner, ``withheld`` has weights that may be others now."""
+    if advert.unproven:
+        return "unproven"
     if advert.struck:
         return "struck"
     if advert.have <= 0:

@@ -28,6 +28,7 @@ LEAST_PREFIX = 4
 """Digits of an id that may stand for it."""
 LEAST_BAR, MOST_BAR = 24, 72
 MOST_LENT = 20
+MOST_LISTED = 100
 
 _TONES: dict[Tone, str] = {
     "phase": "cyan",
@@ -99,7 +100,9 @@ def _told(start: ColdStart) -> Told:
 
 
 def _list(starts: Sequence[ColdStart]) -> None:
-    table("", COLUMNS, [_cells(start) for start in starts])
+    table("", COLUMNS, [_cells(start) for start in starts[-MOST_LISTED:]])
+    if len(starts) > MOST_LISTED:
+        say(f"and {len(starts) - MOST_LISTED} before these; --json tells all")
 
 
 def _cells(start: ColdStart) -> tuple[str, ...]:
@@ -127,7 +130,8 @@ def _moment(at: float) -> str:
 
 def _draw(start: ColdStart, starts: Sequence[ColdStart]) -> None:
     say(f"{start.worker} {timeline.summary(start)}")
-    for fact in (*timeline.facts(start), f"began {_moment(start.began)} UTC by the store's clock"):
+    heard = f", last heard of {_moment(start.heard)}" if start.outcome == "running" else ""
+    for fact in (*timeline.facts(start), f"began {_moment(start.began)} UTC by the store's clock{heard}"):
         say(f"  {fact}")
     say("")
     rows, until = timeline.rows_of(start, starts), timeline.horizon(start)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -92,7 +91,7 @@ async def _serve(asked: Asked, settings: Settings, meanwhile: Meanwhile, stop: a
     voice = _Voice(asked)
     try:
         async with join(
-            Path(asked.checkpoint),
+            asked.checkpoint,
             skeleton=asked.skeleton,
             dtype=asked.dtype,
             device=asked.device,

@@ -20,6 +20,7 @@ from coldstart.ports import Landed
 
 PROBE_BYTES = 256 << 20
 PROBE_SECONDS = 0.25
+"""A probe of a slow link ends here: what it delays a start by is at most this."""
 
 
 class Meter:

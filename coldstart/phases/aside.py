@@ -14,7 +14,6 @@ from coldstart.effects import Abandon, Arm, Disarm, Effect, Pull, ShowLife, Stri
 from coldstart.events import AttemptEvent, Timer
 from coldstart.phases import moves
 from coldstart.phases.states import Second, Transferring
-from coldstart.plan import Chunks
 
 Aside = tuple[Transferring, tuple[Effect, ...]]
 
@@ -23,6 +22,8 @@ def step(state: Transferring, second: Second, event: AttemptEvent, at: float) ->
     """What has become of the second source; its own attempt's events only."""
     match event:
         case events.SourceClaimed(source=source, root=root) if second.source is None:
+            if source.unproven:
+                return leave(replace(state, second=replace(second, source=source)), f"refused ({source.unproven})")
             if root and state.journey.root and root != state.journey.root:
                 return leave(replace(state, second=replace(second, source=source)), "another truth")
             return _with(state, second, source=source), (
@@ -40,7 +41,7 @@ def step(state: Transferring, second: Second, event: AttemptEvent, at: float) ->
                 return state, ()
             state = _with(state, second, have=have)
             if second.pulling or not second.offered:
-                return state, ()
+                return pull_more(state)
             state, effects = pull_more(state)
             return state, (*effects, _watch(state), *moves.share(state.journey, state.journey.verified))
         case events.OfferRefused(reason=reason):
@@ -92,15 +93,15 @@ def expired(state: Transferring, second: Second, timer: Timer) -> Aside:
 
 
 def pull_more(state: Transferring) -> Aside:
-    """Fetch what the second source has by now; nothing, if there is no such chunk."""
+    """Fetch what the second source has by now, as :func:`moves.pull_more` does from the first."""
     second = state.second
-    if second is None or second.source is None or not second.offered or second.pulling or second.ending:
+    if second is None or second.source is None or not second.offered or second.ending:
         return state, ()
     offered = state.offered_by(second)
-    if not offered:
+    if not offered or not moves.may_pull(state.journey, second):
         return state, ()
     pull = Pull(second.attempt, second.source, second.transport, second.ticket, offered)
-    return _with(state, second, pulling=offered), (pull,)
+    return _with(state, second, pulling=second.pulling | offered), (pull,)
 
 
 def leave(state: Transferring, reason: str) -> Aside:
@@ -118,12 +119,13 @@ def leave(state: Transferring, reason: str) -> Aside:
 
 
 def _ended(state: Transferring, second: Second, event: events.PullEnded) -> Aside:
-    left_out = second.pulling & state.journey.missing
-    state = _with(state, second, pulling=Chunks())
+    under_way = event.left_of(second.pulling)
+    left_out = (second.pulling - under_way) & state.journey.missing
+    state = _with(state, second, pulling=under_way)
     if second.ending:
-        return _left(state, second, second.ending)
+        return (state, ()) if under_way else _left(state, second, second.ending)
     if event.reason or (left_out and (state.journey.root or second.have is None)):
-        return _left(state, second, event.reason or "ended early")
+        return leave(state, event.reason or "ended early")
     if left_out:  # of unknown digest: when it tells of more
         return state, (_watch(state),)
     state, effects = pull_more(state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Arm, Release
+from coldstart.effects import Arm, Disarm, Release
 from coldstart.events import (
     ClaimDeferred,
     ClaimFailed,
@@ -35,6 +35,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         chunk_bytes=event.chunk_bytes,
         transports=event.transports,
         connecting=event.connecting,
+        growing=event.growing,
         storage_rate=event.storage_rate,
         patience=state.journey.limits.patience,
     )
@@ -46,6 +47,8 @@ def source_claimed(state: Discovering | Waiting, event: SourceClaimed, at: float
 
     One that still receives may have none: whoever reads storage states the digests one by one.
     """
+    if event.source.unproven:
+        return _refused(state, event, at)
     if _other_truth(state, event.root):
         failed, effects = _disputed(state, event.root)
         return failed, (Release(event.attempt, event.source.worker, "truth conflict"), *effects)
@@ -57,6 +60,14 @@ def source_claimed(state: Discovering | Waiting, event: SourceClaimed, at: float
     release = Release(event.attempt, event.source.worker, "no truth published")
     waiting, effects = moves.wait(replace(journey, attempt=journey.attempt + 1), "", since)
     return waiting, (release, *effects)
+
+
+def _refused(state: Discovering | Waiting, event: SourceClaimed, at: float) -> Move:
+    """A source that nobody with the fleet's keys has advertised was given its chance: no answer is waited for."""
+    journey = _waited(state, at) if _follows(state) else moves.spent(state.journey, state.since, at)
+    journey = replace(journey, tries=journey.tries + 1)
+    after, effects = moves.leave_source(journey, event.source, f"refused ({event.source.unproven})", at)
+    return after, (Disarm(Timer.RETRY), *effects)
 
 
 def loader_elected(state: Discovering | Waiting, event: LoaderElected, at: float) -> Move:

@@ -153,12 +153,20 @@ def pull(
 
 
 def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
-    """Fetch what the source has by now and we have not; nothing, if there is no such chunk."""
+    """Fetch what the source has by now and we have not asked for; nothing, if there is no such chunk.
+
+    Beside what is on its way already, if the transport can, so that the link never waits for a request.
+    """
     offered = state.offered
-    pulling = replace(state, pulling=offered)
-    if not offered:
-        return pulling, ()
-    return pulling, (Pull(state.journey.attempt, state.source, state.transport, state.ticket, offered),)
+    if not offered or not may_pull(state.journey, state):
+        return state, ()
+    pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, offered)
+    return replace(state, pulling=state.pulling | offered), (pull,)
+
+
+def may_pull(journey: Journey, source: Transferring | Second) -> bool:
+    """Whether more may be asked for there now."""
+    return not source.pulling or source.transport in journey.growing
 
 
 def watch(state: Transferring) -> Arm:
@@ -192,11 +200,11 @@ def share(journey: Journey, chunks: Chunks) -> tuple[Effect, ...]:
 def abandon(state: Transferring, reason: str) -> Move:
     """End the pull, and that from a second source; go on when they are quiet."""
     journey, second = state.journey, state.second
-    waits = [journey.attempt] if state.pulling else []
-    waits += [second.attempt] if second is not None and second.pulling else []
+    waits = [(journey.attempt, state.pulling)] if state.pulling else []
+    waits += [(second.attempt, second.pulling)] if second is not None and second.pulling else []
     after = Abandoning(journey, state.source, state.pace, state.had, reason, tuple(waits), second)
     return after, (
-        *[Abandon(attempt) for attempt in waits],
+        *[Abandon(attempt) for attempt, _ in waits],
         *end_second(second, reason),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),

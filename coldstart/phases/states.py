@@ -13,7 +13,7 @@ import msgspec
 
 from coldstart.effects import Effect
 from coldstart.estimate import Estimate
-from coldstart.events import Event, OfferReceived
+from coldstart.events import Event, OfferReceived, PullEnded
 from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace, part_of
 from coldstart.ports import Advert
@@ -59,6 +59,7 @@ class Journey(msgspec.Struct, frozen=True):
         attempt: number of the current try; grows, never repeats.
         transports: ours, as long as none has failed.
         connecting: those of them that connect before a byte is asked for.
+        growing: those of them whose pulls can be asked for more while they are under way.
         failed: transports that failed before anything landed; not asked for until the source is left.
         tries: sources that were given a chance.
         excluded: workers never asked again.
@@ -83,6 +84,7 @@ class Journey(msgspec.Struct, frozen=True):
     attempt: int = 0
     transports: tuple[str, ...] = ()
     connecting: tuple[str, ...] = ()
+    growing: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     tries: int = 0
     excluded: tuple[str, ...] = ()
@@ -227,32 +229,37 @@ class Transferring(State, frozen=True):
 
     @property
     def offered(self) -> Chunks:
-        """What is missing here, can be had there, and comes from nobody else."""
-        if self.second is None:
-            return self._missing(-1, self.have, Chunks())
-        return self._missing(self.part, self.have, self.second.pulling)
+        """What is missing here, can be had there, and is not on its way from anybody."""
+        return self._missing(-1 if self.second is None else self.part, self.have)
 
     def offered_by(self, second: Second) -> Chunks:
         """The same of the second source."""
-        return self._missing(second.part, second.have, self.pulling)
+        return self._missing(second.part, second.have)
 
-    def _missing(self, part: int, have: Chunks | None, elsewhere: Chunks) -> Chunks:
+    def _missing(self, part: int, have: Chunks | None) -> Chunks:
         missing = self.journey.missing
         own = missing & part_of(self.journey.total, part) if part >= 0 else missing
-        wanted = (own or missing) - elsewhere
+        wanted = (own or missing) - self.pulling
+        if self.second is not None:
+            wanted -= self.second.pulling
         return wanted if have is None else wanted & have
 
 
 class Abandoning(State, frozen=True):
     """A pull from ``source`` was given up, and with it that from a ``second`` one; ``waits`` are the attempts that
-    are not quiet yet."""
+    are not quiet yet, and what they were to bring."""
 
     source: Advert
     pace: Pace
     had: int
     reason: str
-    waits: tuple[int, ...] = ()
+    waits: tuple[tuple[int, Chunks], ...] = ()
     second: Second | None = None
+
+    def after(self, event: PullEnded) -> Abandoning:
+        """What is still waited for when a pull has ended."""
+        left = [(each, event.left_of(chunks) if each == event.attempt else chunks) for each, chunks in self.waits]
+        return msgspec.structs.replace(self, waits=tuple([(each, chunks) for each, chunks in left if chunks]))
 
 
 class Replacing(State, frozen=True):

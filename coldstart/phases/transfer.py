@@ -31,7 +31,7 @@ from coldstart.events import (
 )
 from coldstart.phases import aside, groups, moves, weigh
 from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
-from coldstart.plan import Chunks, Pace
+from coldstart.plan import Pace
 from coldstart.ports import Advert
 
 LITTLE = 0.001
@@ -63,7 +63,7 @@ def source_progressed(state: Transferring, event: SourceProgressed, at: float) -
         return state, ()
     state = replace(state, have=event.have)
     if state.pulling:
-        return state, ()
+        return moves.pull_more(state)
     state = replace(state, pace=state.pace.landing(0, state.journey.limits.floor, at), seen=at)
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(state.pace, at), at)
@@ -93,16 +93,18 @@ def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
     """
     if not event.quiet:
         return _replace_memory(state, event.reason or "not quiet", at)
+    under_way = event.left_of(state.pulling)
+    left_out = (state.pulling - under_way) & state.journey.missing
+    state = replace(state, pulling=under_way)
     if state.journey.complete:
-        return _complete_unless_second(replace(state, pulling=Chunks()))
-    left_out = state.pulling & state.journey.missing
+        return _complete_unless_second(state)
     if not event.reason and not left_out:
         state, effects = moves.pull_more(state)
         return state, (*effects, moves.watch(state))
     if not event.reason and not state.journey.root and state.have is not None:
-        return replace(state, pulling=Chunks()), (moves.watch(state),)
-    reason, state = event.reason or "ended early", replace(state, pulling=Chunks())
-    if state.second is not None:
+        return state, (moves.watch(state),)
+    reason = event.reason or "ended early"
+    if state.pulling or state.second is not None:
         return _leave(state, reason, at)
     left, effects = moves.leave_transfer(state, reason, at)
     return left, (Disarm(Timer.STALL), *effects)
@@ -208,7 +210,7 @@ def abandoned(state: Abandoning, event: PullEnded, at: float) -> Move:
     """The old pulls are quiet: go on with what is missing."""
     if not event.quiet:
         return _replace_memory(state, state.reason, at)
-    state = replace(state, waits=tuple([attempt for attempt in state.waits if attempt != event.attempt]))
+    state = state.after(event)
     if state.waits:
         return state, ()
     if state.journey.complete:

@@ -38,6 +38,9 @@ from coldstart.ports.digests import BatchDigester as BatchDigester
 from coldstart.ports.digests import Digester as Digester
 from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
+from coldstart.ports.shelves import Opened as Opened
+from coldstart.ports.shelves import Shelf as Shelf
+from coldstart.ports.signing import Signer as Signer
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
 from coldstart.ports.skeletons import Leaving as Leaving
@@ -50,6 +53,7 @@ from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Counting as Counting
 from coldstart.ports.transports import Grant as Grant
+from coldstart.ports.transports import Growing as Growing
 from coldstart.ports.transports import Keeping as Keeping
 from coldstart.ports.transports import Landed as Landed
 from coldstart.ports.transports import Link as Link

@@ -135,8 +135,14 @@ class Bus(Protocol):
         """
         ...
 
-    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
-        """Publish once; returns the roots known after it: ``(root,)``, or several in a conflict."""
+    async def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
+        """Publish once; returns the roots known after it: ``(root,)``, or several in a conflict.
+
+        Args:
+            again: replace a record that stands under the same root: nobody believes it any more.
+        """
         ...
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None: ...
@@ -160,7 +166,10 @@ class Bus(Protocol):
     async def listen(
         self, shard: str, inbox: str, cursor: Cursor, seconds: float, *, fleet: bool = True
     ) -> Heard:
-        """Wait up to ``seconds`` for letters or, with ``fleet``, a fleet change. One listener per bus object."""
+        """Wait up to ``seconds`` for letters or, with ``fleet``, a fleet change. One listener per bus object.
+
+        Letters that were given out before may be left out of what an older cursor brings.
+        """
         ...
 
     async def record(self, shard: str, entries: Sequence[bytes]) -> None:
@@ -190,6 +199,10 @@ class Bus(Protocol):
 
     async def adverts(self, shard: str) -> Sequence[Advert]:
         """Live adverts of a shard, with slots in use."""
+        ...
+
+    async def time(self) -> float:
+        """Seconds on the store's clock, since whenever it counts from."""
         ...
 
     async def aclose(self) -> None: ...

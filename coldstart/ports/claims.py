@@ -40,6 +40,10 @@ class Advert(msgspec.Struct, frozen=True):
     """Doubted by a joiner since its last proof, so nobody is sent there; filled in by the bus."""
     rate: int = 0
     """Bytes per second at which its own weights came from a peer; 0: not known, or they did not."""
+    seal: str = ""
+    """All of this again, sealed by its worker, where the fleet has keys (``bus/sealed.py``)."""
+    unproven: str = ""
+    """Why it is not to be believed; filled in by a bus that knows keys."""
 
 
 class Skip(msgspec.Struct, frozen=True):

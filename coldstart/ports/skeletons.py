@@ -42,6 +42,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     Of a pipeline, ``components`` has each component's own checkpoint, ``tensors`` all of theirs with the
     component's name before them, and ``config`` is the parsed ``model_index.json``.
+
+    ``origin`` is the URL of one that is in an object store, else empty. ``path`` is then where its small files are;
+    its weights are there only while a builder loads them.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     config: Mapping[str, object] | None = None
     modified: Mapping[Path, int] = {}
     components: Mapping[str, Checkpoint] = {}
+    origin: str = ""
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ import msgspec
 
 from coldstart.layout import Span
 from coldstart.ports.memory import Memory
+from coldstart.ports.signing import Signer
 
 Link = Literal["nvlink", "rdma", "tcp", "storage", "memory"]
 
@@ -113,6 +114,8 @@ class TransportSettings(msgspec.Struct, frozen=True):
         io_seconds: a socket that moves nothing for so long is dead.
         device: where this worker's weights are, such as ``cpu`` or ``cuda:0``; what is slow the
             first time there may be begun when the transport is opened.
+        signer: proves both sides to each other, where the fleet has keys; a transport that cannot use it says so
+            in its documentation.
     """
 
     host: str = "127.0.0.1"
@@ -120,6 +123,7 @@ class TransportSettings(msgspec.Struct, frozen=True):
     lend_bytes_per_second: float = 0.0
     io_seconds: float = 10.0
     device: str = "cpu"
+    signer: Signer | None = None
 
 
 @runtime_checkable
@@ -131,6 +135,24 @@ class Preparing(Protocol):
 
         A hint: ``offer`` and ``pull`` do or await what is missing, also for memory that was
         replaced. What it raises is logged, and nothing else comes of it.
+        """
+        ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """What a transport may offer beside :class:`Transport`: a pull that is asked for more while it is under way.
+
+    A joiner that receives while its source still receives asks for each chunk as soon as the source has it. Its
+    link need not wait for the request, if that is there before the last byte of what was asked for earlier.
+    """
+
+    def extend(self, ticket: bytes, spans: Sequence[Span]) -> bool:
+        """Joiner: the pull with ``ticket`` that is under way fetches ``spans``, too, behind the rest.
+
+        Into the same memory, and told of in the same way; it returns when all has landed. False where there is no
+        such pull any more: then nothing of ``spans`` is fetched. From the loop's own thread; never waits. Raises
+        TransportError for a ticket that is none.
         """
         ...
 

@@ -9,10 +9,11 @@ peers or the bus.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import assert_never, cast
+from typing import TypeVar, assert_never, cast
 
 import anyio.to_thread
 import msgspec
@@ -21,7 +22,6 @@ from torch import nn
 
 from coldstart import registry
 from coldstart.arena import Arena, device_of
-from coldstart.checkpoint import read_checkpoint
 from coldstart.classification import Classification
 from coldstart.digest import ChunkDigester
 from coldstart.errors import ConfigError, SkeletonError
@@ -29,7 +29,21 @@ from coldstart.glance import Watch
 from coldstart.identity import ModelVersion, Shard
 from coldstart.inplace import InPlace
 from coldstart.layout import Layout, Span
-from coldstart.ports import Answering, Checkpoint, Landed, Leaving, Probe, Probing, Rank, Receiving, Skeleton
+from coldstart.ports import (
+    Answering,
+    Checkpoint,
+    Digester,
+    Landed,
+    Leaving,
+    Probe,
+    Probing,
+    Rank,
+    Receiving,
+    Skeleton,
+    Transport,
+)
+from coldstart.shelves.location import ShelfSettings
+from coldstart.shelves.open import Found, find
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
@@ -39,21 +53,25 @@ from coldstart.transports.storage import Placement, StorageTransport, Unplaced, 
 Module = nn.Module
 """What a builder makes; named here so that the facade need not import torch."""
 
-SkeletonChoice = str | Skeleton[nn.Module] | Callable[[], nn.Module] | Callable[[Rank], nn.Module]
+ChosenT = TypeVar("ChosenT", bound=nn.Module)
+SkeletonChoice = str | Skeleton[ChosenT] | Callable[[], ChosenT] | Callable[[Rank], ChosenT]
 """A name (``auto``, ``tensors``, ``transformers``, ...), a builder, or a factory of a module, or of a rank's."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What is to be built."""
+    """What is to be built. ``checkpoint`` is a path, or the URL of a prefix in an object store."""
 
-    checkpoint: Path
-    skeleton: SkeletonChoice = "auto"
+    checkpoint: str | Path
+    skeleton: SkeletonChoice[nn.Module] = "auto"
     dtype: str = ""
     device: str = "cpu"
     rank: Rank = Rank()
     revision: str = ""
     loaded: nn.Module | None = None
     """A module that somebody else has loaded; it is lent where it lies."""
+    shelves: ShelfSettings = ShelfSettings()
+    digester: Digester | None = None
+    """Another one than the usual."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -64,7 +82,7 @@ class Built(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint
     shard: Shard
     arena: Arena | InPlace
-    digester: ChunkDigester
+    digester: Digester
     storage: StorageReader | Loaded
     self_check: Callable[[], Sequence[str]]
     watch: Watch | None
@@ -79,13 +97,12 @@ class StorageReader:
 
     loaded = False
 
-    def __init__(
-        self, skeleton: Skeleton[nn.Module], module: nn.Module, checkpoint: Checkpoint, arena: Arena
-    ) -> None:
-        self._skeleton, self._module, self._checkpoint, self._arena = skeleton, module, checkpoint, arena
+    def __init__(self, skeleton: Skeleton[nn.Module], module: nn.Module, found: Found, arena: Arena) -> None:
+        self._skeleton, self._module, self._found, self._arena = skeleton, module, found, arena
+        checkpoint = found.checkpoint
         names = skeleton.stored_names(module, checkpoint)
         placed = place(arena.layout, names, checkpoint) if names is not None else None
-        self._transport = StorageTransport(checkpoint, placed) if isinstance(placed, Placement) else None
+        self._transport = _transport(found, placed) if isinstance(placed, Placement) else None
         self.partial = self._transport is not None
         self.reason = _why_whole(skeleton, module, checkpoint, placed)
 
@@ -94,13 +111,30 @@ class StorageReader:
         if self._transport is not None:
             await self._transport.pull(b"", spans, self._arena, landed)
             return
-        await anyio.to_thread.run_sync(self._load)
+        async with _on_disk(self._found) as checkpoint:
+            await anyio.to_thread.run_sync(self._load, checkpoint)
         landed(Span(0, self._arena.layout.nbytes))
 
-    def _load(self) -> None:
+    def _load(self, checkpoint: Checkpoint) -> None:
         with torch.no_grad(), _exits_are_errors():
-            self._skeleton.load(self._module, self._checkpoint)
-        check_unmodified(self._checkpoint)
+            self._skeleton.load(self._module, checkpoint)
+        check_unmodified(checkpoint)
+
+
+def _transport(found: Found, placed: Placement) -> Transport:
+    """What reads the weights of ``found`` byte for byte."""
+    if found.prefix is None:
+        return StorageTransport(found.checkpoint, placed)
+    objects = import_module("coldstart.transports.objects")
+    return cast(Transport, objects.ObjectTransport(found.prefix, placed))
+
+
+def _on_disk(found: Found) -> AbstractAsyncContextManager[Checkpoint]:
+    """The checkpoint as a directory of this machine, for the block."""
+    if found.prefix is None:
+        return nullcontext(found.checkpoint)
+    whole = import_module("coldstart.transports.whole")
+    return cast("AbstractAsyncContextManager[Checkpoint]", whole.fetched(found.prefix, found.checkpoint))
 
 
 class Loaded:
@@ -132,22 +166,24 @@ def build(order: Order) -> Built:
 
     Raises:
         CheckpointError: missing, truncated or hostile files.
-        UnknownPlugin, PluginUnavailable: the skeleton's name.
+        UnknownPlugin, PluginUnavailable: the skeleton's name, or the library for object stores.
         SkeletonError: state that can be neither carried nor rebuilt.
         ConfigError: the device is not there, or has no room.
     """
-    checkpoint = read_checkpoint(order.checkpoint)
+    found = find(order.checkpoint, order.shelves)
+    checkpoint = found.checkpoint
     skeleton = _skeleton(order, checkpoint)
-    digester = ChunkDigester()
+    digester = order.digester or ChunkDigester()
     device = str(device_of(order.device))
-    if device != "cpu":  # a kernel takes a second or two to make ready; the skeleton is built meanwhile
+    if device != "cpu" and isinstance(digester, ChunkDigester):
+        # A kernel takes a second or two to make ready; the skeleton is built meanwhile.
         Thread(target=digester.prepare, args=(device,), daemon=True).start()
     module = skeleton.build(checkpoint, order.rank, order.device)
     carried = dict(skeleton.carried(module))
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
     if order.loaded is not None:
-        return _in_place(order, _lendable(module, order.loaded), skeleton, checkpoint, carried, digester)
+        return _in_place(order, _lendable(module, order.loaded), skeleton, found, carried, digester)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)
     leaves = isinstance(skeleton, Leaving) and skeleton.leaves_memory
@@ -165,10 +201,10 @@ def build(order: Order) -> Built:
         module=module,
         skeleton=skeleton,
         checkpoint=checkpoint,
-        shard=_shard(order, skeleton, checkpoint),
+        shard=_shard(order, skeleton, found),
         arena=arena,
         digester=digester,
-        storage=StorageReader(skeleton, module, checkpoint, arena),
+        storage=StorageReader(skeleton, module, found, arena),
         self_check=self_check,
         watch=watch,
         probe=_probe(skeleton, module, device_of(order.device)),
@@ -189,9 +225,9 @@ def _in_place(
     order: Order,
     module: nn.Module,
     skeleton: Skeleton[nn.Module],
-    checkpoint: Checkpoint,
+    found: Found,
     wanted: Mapping[str, object],
-    digester: ChunkDigester,
+    digester: Digester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
     memory = in_place(module, wanted, order.device)
@@ -205,8 +241,8 @@ def _in_place(
     return Built(
         module=module,
         skeleton=skeleton,
-        checkpoint=checkpoint,
-        shard=_shard(order, skeleton, checkpoint),
+        checkpoint=found.checkpoint,
+        shard=_shard(order, skeleton, found),
         arena=memory,
         digester=digester,
         storage=Loaded(memory),
@@ -233,10 +269,10 @@ def _probe(
     return run
 
 
-def _shard(order: Order, skeleton: Skeleton[nn.Module], checkpoint: Checkpoint) -> Shard:
+def _shard(order: Order, skeleton: Skeleton[nn.Module], found: Found) -> Shard:
     version = ModelVersion(
-        name=order.checkpoint.resolve().name,
-        checkpoint=checkpoint.fingerprint,
+        name=found.name,
+        checkpoint=found.checkpoint.fingerprint,
         skeleton=skeleton.identity,
         dtype=order.dtype,
         revision=order.revision,
@@ -261,7 +297,7 @@ def inspect(order: Order) -> Inspected:
 
     A module that :func:`build` would refuse is classified, too. Raises as :func:`build` does otherwise.
     """
-    checkpoint = read_checkpoint(order.checkpoint)
+    checkpoint = find(order.checkpoint, order.shelves).checkpoint
     skeleton = _skeleton(order, checkpoint)
     survey = skeleton.survey if isinstance(skeleton, ModuleSkeleton) else skeleton.build
     module = survey(checkpoint, order.rank, "cpu")
@@ -276,7 +312,7 @@ def inspect(order: Order) -> Inspected:
 
 def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:
     """What an ordinarily loaded module answers, or None where the builder cannot say. Blocks."""
-    checkpoint = read_checkpoint(path)
+    checkpoint = find(path, ShelfSettings()).checkpoint
     builder = _skeleton(Order(path, skeleton), checkpoint)
     if not isinstance(builder, Answering):
         return None

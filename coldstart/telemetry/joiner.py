@@ -28,7 +28,7 @@ from coldstart.phases.states import STORAGE, Phase, State
 from coldstart.runner import Entry
 from coldstart.telemetry import names
 from coldstart.telemetry.logs import logger
-from coldstart.telemetry.spans import fail, ids, injected, note, parent, tracer
+from coldstart.telemetry.spans import extracted, fail, ids, injected, note, parent, tracer
 
 _OUTSIDE = (Phase.VERIFY.value, Phase.SERVE.value, Phase.FAILED.value, Phase.GONE.value)
 """Phases that belong to the cold start as a whole, not to an attempt."""
@@ -59,6 +59,17 @@ class JoinerTrace:
     def context(self) -> SpanContext:
         """What other traces link to."""
         return self._root.get_span_context()
+
+    @property
+    def own(self) -> str:
+        """The root as a W3C traceparent, for others to link to; empty where nobody traces."""
+        return injected(self._root)
+
+    def link(self, traceparent: str) -> None:
+        """Another rank of our group has this root."""
+        other = trace.get_current_span(extracted(traceparent)).get_span_context()
+        if other.is_valid and other.span_id != self.context.span_id and self._root.is_recording():
+            self._root.add_link(other, {names.RELATION: "group"})
 
     @contextmanager
     def building(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ anyio's plugin in auto mode (``pip install 'coldstart-weights[testing]'``).
 you have made        subclass                                                    in
 ===================  ==========================================================  ==================================
 a transport          ``TransportContract``; ``PullContract`` without a source    ``transport_contract``
+one that grows       ``GrowingContract``, which includes the former              ``growing_contract``
 one that connects    ``ConnectingContract``, which includes the former           ``connecting_contract``
 a skeleton builder   ``SkeletonContract``                                        ``skeleton_contract``
 a digester           ``DigesterContract``                                        ``digester_contract``

@@ -22,6 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
+from coldstart.bus.sealed import SealedBus
 from coldstart.effects import Advertise
 from coldstart.errors import BusError
 from coldstart.events import AdvertFailed, Advertised
@@ -250,7 +251,8 @@ class Member:
 class Fleet:
     """Workers that share a store and a loopback; made by :func:`fleet`.
 
-    ``watch`` is told of each step of anybody's machines, with the member's name and incarnation.
+    ``watch`` is told of each step of anybody's machines, with the member's name and incarnation; ``around`` puts
+    something around each worker's connection.
     """
 
     def __init__(self, tasks: TaskGroup, limits: Limits, seed: int | None) -> None:
@@ -258,6 +260,7 @@ class Fleet:
         self.hub = Loopback()
         self.members: list[Member] = []
         self.watch: Watch = _nobody
+        self.around: Callable[[Bus], Bus] = lambda bus: bus
         self._limits, self._seed = limits, seed
         self._tasks = tasks
 
@@ -303,10 +306,11 @@ class Fleet:
             consensus: its host's own.
         """
         own: Bus = MemoryBus(self.store)
-        bus = None if no_bus else bus or own
+        bus = None if no_bus else self.around(bus or own)
         memory = Target(layout)
         storage = storage or FakeStorage(self.weights(layout))
         storage.into = memory
+        sealed = isinstance(bus, SealedBus)
         wrapped = transport(LoopbackTransport(self.hub, layout.nbytes / peer_seconds, layout.chunk_bytes))
         shard = SHARD if group is None else Shard(SHARD.model, group.tensor_parallel)
         recorder = Recorder(name, shard.key, str(shard), layout, anyio.current_time())
@@ -340,7 +344,7 @@ class Fleet:
                 replace_memory or memory.quarantine,
                 mount=MOUNT,
             ),
-            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered),
+            Means(bus, {wrapped.name: wrapped, **(others or {})}, "127.0.0.1", no_bus, links, ordered, sealed=sealed),
             Policy(limits or self._limits, slots, prefer=prefer),
             carrier=lambda: "",
             observers=(recorder, entries.append, entered),

@@ -81,15 +81,19 @@ class Gated:
 
 
 class Pulling:
-    """A pull in a task of its own that can be cancelled in either way."""
+    """A pull in a task of its own that can be cancelled in either way; of everything, unless ``spans`` are given."""
 
-    def __init__(self, transport: Transport, ticket: bytes, into: Memory, landed: Landed) -> None:
+    def __init__(
+        self, transport: Transport, ticket: bytes, into: Memory, landed: Landed, spans: Sequence[Span] = ()
+    ) -> None:
         self._scope = anyio.CancelScope()
-        self._task = asyncio.create_task(self._pull(transport, ticket, into, landed))
+        self._task = asyncio.create_task(self._pull(transport, ticket, into, landed, spans or [whole(into.layout)]))
 
-    async def _pull(self, transport: Transport, ticket: bytes, into: Memory, landed: Landed) -> None:
+    async def _pull(
+        self, transport: Transport, ticket: bytes, into: Memory, landed: Landed, spans: Sequence[Span]
+    ) -> None:
         with self._scope:
-            await transport.pull(ticket, [whole(into.layout)], into, landed)
+            await transport.pull(ticket, spans, into, landed)
 
     @property
     def returned(self) -> bool:

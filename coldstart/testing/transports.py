@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
@@ -65,6 +66,7 @@ class LoopbackTransport:
         self.name = name
         self._hub, self._rate, self._step = hub, bytes_per_second, step
         self._mine: set[bytes] = set()
+        self._under_way: dict[bytes, deque[Span]] = {}
         self._closed = False
 
     async def offer(self, grant: Grant, memory: Memory) -> bytes:
@@ -90,10 +92,22 @@ class LoopbackTransport:
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """See :meth:`coldstart.ports.Transport.pull`."""
         self._hub.pulled.append(ticket)
+        rest = self._under_way[ticket] = deque(spans)
         try:
-            await self._pull(ticket, spans, into, landed)
+            while rest:
+                await self._pull(ticket, (rest.popleft(),), into, landed)
         finally:
             self._hub.pulled.remove(ticket)
+            if self._under_way.get(ticket) is rest:
+                del self._under_way[ticket]
+
+    def extend(self, ticket: bytes, spans: Sequence[Span]) -> bool:
+        """See :meth:`coldstart.ports.Growing.extend`."""
+        rest = self._under_way.get(ticket)
+        if rest is None:
+            return False
+        rest.extend(spans)
+        return True
 
     async def _pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         for span in _steps(spans, self._step):

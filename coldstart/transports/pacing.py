@@ -10,6 +10,7 @@ import threading
 from typing import Final
 
 _BURST_SECONDS: Final = 0.01
+"""A sender that was late may catch up so much of its rate at once."""
 _MIN_QUANTUM: Final = 1024
 _MAX_QUANTUM: Final = 256 * 1024
 

@@ -11,18 +11,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from coldstart.errors import CheckpointError, TransportError
-from coldstart.layout import Piece, Span
+from coldstart.layout import Span
 from coldstart.ports import Checkpoint, Grant, Landed, Memory, Traits
 from coldstart.transports.placement import Placement, Unplaced, place
+from coldstart.transports.reads import READ_BYTES, Read, planned, selected
 from coldstart.transports.threads import in_thread, run_in_threads
 from coldstart.transports.views import advanced, batches
 
@@ -30,29 +29,7 @@ __all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unm
 
 TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
 READERS: Final = 4
-READ_BYTES: Final = 8 * 1024 * 1024
-"""Bytes per read: what a cancelled pull still waits for."""
-_MAX_PIECES: Final = 512
-"""Pieces per read: bounds the views of one call."""
 _BESIDE: Final = "write a new checkpoint beside the old one instead"
-
-
-class _Read(msgspec.Struct, frozen=True):
-    """One system call: consecutive bytes of a file into consecutive pieces of the stream.
-
-    ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
-    together are exactly what was asked for.
-    """
-
-    file: Path
-    offset: int
-    pieces: tuple[Piece, ...]
-    landed: Span
-
-    @property
-    def target(self) -> Span:
-        start = self.pieces[0].offset
-        return Span(start, self.pieces[-1].offset + self.pieces[-1].length - start)
 
 
 class StorageTransport:
@@ -83,11 +60,11 @@ class StorageTransport:
             CheckpointError: a file is gone, shorter than its header said, changed since its header
                 was read, or cannot be read; the message names file and offset.
         """
-        reads: list[_Read] = []
+        reads: list[Read] = []
         for span in spans:
-            planned = _planned(into.layout.pieces(span), span, self._placement)
-            reads.extend(planned)
-            if not planned and span.length:
+            found = planned(into.layout.pieces(span), span, self._placement, READ_BYTES)
+            reads.extend(found)
+            if not found and span.length:
                 landed(span)  # padding only
         reads.sort(key=lambda read: (read.file, read.offset))
         pull = _Pull(reads, into, landed, self._checkpoint.modified)
@@ -112,57 +89,11 @@ def check_unmodified(checkpoint: Checkpoint) -> None:
         _File(path, modified).close()
 
 
-def _planned(pieces: Iterable[Piece], span: Span, placement: Placement) -> list[_Read]:
-    """The reads of one span, in stream order; their ``landed`` spans tile it."""
-    groups = list(_grouped(pieces, placement))
-    starts = [span.offset, *(group[0].offset for group in groups[1:])]
-    ends = [*starts[1:], span.end]
-    return [
-        _Read(
-            file=placement.tensors[group[0].storage].file,
-            offset=placement.tensors[group[0].storage].offset + group[0].within,
-            pieces=tuple(group),
-            landed=Span(start, end - start),
-        )
-        for group, start, end in zip(groups, starts, ends, strict=False)
-    ]
-
-
-def _grouped(pieces: Iterable[Piece], placement: Placement) -> Iterator[list[Piece]]:
-    """Pieces of one span that follow each other in one file; in the stream only padding is between them."""
-    group: list[Piece] = []
-    for piece in _cut(pieces):
-        if group and not _continues(group, piece, placement):
-            yield group
-            group = []
-        group.append(piece)
-    if group:
-        yield group
-
-
-def _cut(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    for piece in pieces:
-        for at in range(0, piece.length, READ_BYTES):
-            length = min(READ_BYTES, piece.length - at)
-            yield Piece(piece.storage, piece.within + at, length, piece.offset + at)
-
-
-def _continues(group: Sequence[Piece], piece: Piece, placement: Placement) -> bool:
-    last = group[-1]
-    before, after = placement.tensors[last.storage], placement.tensors[piece.storage]
-    return (
-        len(group) < _MAX_PIECES
-        and piece.offset + piece.length - group[0].offset <= READ_BYTES
-        and before.file == after.file
-        and before.offset + last.within + last.length == after.offset + piece.within
-    )
-
-
 class _Pull:
     """The reads of one pull, shared by its threads. They walk through the files in order, together."""
 
     def __init__(
-        self, reads: Iterable[_Read], into: Memory, landed: Landed, modified: Mapping[Path, int]
+        self, reads: Iterable[Read], into: Memory, landed: Landed, modified: Mapping[Path, int]
     ) -> None:
         self._queue = deque(reads)
         self._modified = modified
@@ -195,30 +126,14 @@ class _Pull:
         try:
             while (read := self._next()) is not None:
                 with self._into.writing(read.target) as views:
-                    opened[read.file].read(read.offset, _selected(views, read))
+                    opened[read.file].read(read.offset, selected(views, read))
                 self._landed(read.landed)
         except Exception as error:
             self.stop(error)
 
-    def _next(self) -> _Read | None:
+    def _next(self) -> Read | None:
         with self._lock:
             return self._queue.popleft() if self._queue and not self._stopped else None
-
-
-def _selected(views: Sequence[memoryview], read: _Read) -> Iterator[memoryview]:
-    """The parts of ``views`` that belong to pieces, without the padding between them."""
-    start = read.target.offset
-    remaining = iter(views)
-    view = memoryview(b"")
-    for piece in read.pieces:
-        position, end = piece.offset, piece.offset + piece.length
-        while position < end:
-            while position >= start + len(view):
-                start += len(view)
-                view = next(remaining)
-            part = view[position - start : end - start]
-            yield part
-            position += len(part)
 
 
 class _File:

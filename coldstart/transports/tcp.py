@@ -5,7 +5,8 @@ Decides how the blocking halves meet the event loop: ``tcp_source.py`` has threa
 waits and nobody else's threads are taken. Cancelling a pull shuts its sockets and returns when
 its threads have: nothing writes after that. It must not know what is pulled or why (``plan.py``).
 
-Unencrypted, authenticated by a random secret in the ticket; meant for the cluster's own network.
+Unencrypted, authenticated by a random secret in the ticket and, where the fleet has keys, by a proof of both
+sides (``tcp_proof.py``); meant for the cluster's own network.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coldstart.ports import API, Availability, Grant, Landed, Memory, Traits, Tr
 from coldstart.transports import wire
 from coldstart.transports.tcp_joiner import Pull
 from coldstart.transports.tcp_kept import Kept
-from coldstart.transports.tcp_source import HOST_ADVICE, MAX_CONNECTIONS, Lender, bound
+from coldstart.transports.tcp_source import HOST_ADVICE, Lender, bound
 from coldstart.transports.threads import run_in_threads
 
 TRAITS: Final = Traits(
@@ -33,7 +34,7 @@ _QUIET_SECONDS: Final = 10.0
 
 
 class TcpTransport:
-    """Both sides of tcp; see ``ports.Transport``, ``ports.Keeping`` and ``ports.Counting``."""
+    """Both sides of tcp; see ``ports.Transport``, ``ports.Growing``, ``ports.Keeping`` and ``ports.Counting``."""
 
     name: Final = "tcp"
     traits: Final = TRAITS
@@ -79,12 +80,12 @@ class TcpTransport:
             landed,
             io_seconds=self._settings.io_seconds,
             kept=self._kept,
+            signer=self._settings.signer,
+            connections=self._settings.connections,
         )
         self._pulls.add(pull)
         try:
-            await run_in_threads(
-                min(max(self._settings.connections, 1), MAX_CONNECTIONS, pull.slices), pull.run, pull.stop
-            )
+            await run_in_threads(pull.connections, pull.run, pull.stop)
         finally:
             self._pulls.discard(pull)
         if pull.error is not None:
@@ -94,6 +95,11 @@ class TcpTransport:
     def sent(self) -> int:
         """See ``ports.Counting``."""
         return self._lender.sent
+
+    def extend(self, ticket: bytes, spans: Sequence[Span]) -> bool:
+        """See ``ports.Growing.extend``."""
+        wanted = wire.decode_ticket(ticket)
+        return any(pull.ticket == wanted and pull.extend(spans) for pull in self._pulls)
 
     def keep(self, ticket: bytes) -> None:
         """See ``ports.Keeping.keep``."""

@@ -2,9 +2,9 @@
 
 Decides who is admitted, how many connections there are, and when one ends. A slow, dead or
 hostile joiner costs its own thread and nothing else: every wait has a deadline, unknown callers
-have two seconds, and the oldest of too many unknown callers is dropped. It must not know the
-event loop; ``tcp.py`` calls it from threads. What is said is in ``wire.py``, how fast in
-``pacing.py``.
+have two seconds, and where there are too many the oldest one is dropped of the address that has most.
+It must not know the event loop; ``tcp.py`` calls it from threads. What is said is in ``wire.py`` and
+``tcp_proof.py``, how fast in ``pacing.py``.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from coldstart.errors import TransportError
 from coldstart.ports import Grant, Memory, TransportSettings
-from coldstart.transports import wire
+from coldstart.transports import tcp_proof, wire
 from coldstart.transports.pacing import Pace
 from coldstart.transports.views import advanced, batches
 from coldstart.transports.wire import Status, Ticket, shut
 
-MAX_CONNECTIONS: Final = 16
-"""Per grant; a joiner that asks for more is told so."""
 MAX_STRANGERS: Final = 128
 """Connections that have not yet shown a secret; well above what all slots together open at once."""
 HELLO_SECONDS: Final = 2.0
+"""A connection that has not shown a grant's secret within this is a stranger's, and closed."""
 HOST_ADVICE: Final = "set the host to one address of this machine that peers can reach"
 _ACCEPT_PAUSE: Final = 0.1
 _BACKLOG: Final = 128
 
 _log = logging.getLogger(__name__)
+
+_Claimed = tuple[bytes, bytes] | Status
+"""Transfer and secret that a caller knows, or why it is refused."""
 
 
 class _Lent:
@@ -67,7 +70,7 @@ class Lender:
         self._listener: _Listener | None = None
         self._grants: dict[bytes, _Lent] = {}
         self._ending: set[_Lent] = set()
-        self._strangers: dict[socket.socket, None] = {}  # oldest first
+        self._strangers: dict[socket.socket, str] = {}  # with where they come from; oldest first
         self._conversations = 0
         self._closed = False
         self.sent = 0
@@ -138,16 +141,17 @@ class Lender:
 
     # ------------------------------------------------------------------- one thread per connection
 
-    def _accepted(self, sock: socket.socket) -> None:
+    def _accepted(self, sock: socket.socket, address: str) -> None:
         with self._lock:
             if self._closed:
                 sock.close()
                 return
             if len(self._strangers) >= MAX_STRANGERS:
-                oldest = next(iter(self._strangers))
+                crowded, _ = Counter(self._strangers.values()).most_common(1)[0]
+                oldest = next(sock for sock, where in self._strangers.items() if where == crowded)
                 del self._strangers[oldest]
                 shut(oldest)
-            self._strangers[sock] = None
+            self._strangers[sock] = address
             self._conversations += 1
         thread = threading.Thread(target=self._converse, args=(sock,), name="coldstart-tcp-source", daemon=True)
         try:
@@ -160,9 +164,11 @@ class Lender:
         lent: _Lent | None = None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            lent, status = self._admitted(sock, wire.read_hello(sock, HELLO_SECONDS))
+            until = time.monotonic() + HELLO_SECONDS
+            claimed, proof = self._claimed(sock, until)
+            lent, status = self._admitted(sock, claimed)
             sock.settimeout(self._settings.io_seconds)
-            sock.sendall(wire.answer(status))
+            sock.sendall(wire.answer(status) + (proof if lent is not None else b""))
             if lent is not None:
                 self._serve(sock, lent)
         except OSError:
@@ -183,17 +189,35 @@ class Lender:
             self._conversations -= 1
             self._changed.notify_all()
 
-    def _admitted(self, sock: socket.socket, claimed: tuple[bytes, bytes] | None) -> tuple[_Lent | None, Status]:
+    def _claimed(self, sock: socket.socket, until: float) -> tuple[_Claimed, bytes]:
+        """Transfer and secret that the caller knows, and our proof for it, if there are keys; or the refusal."""
+        signer, hello = self._settings.signer, wire.read_hello(sock, HELLO_SECONDS)
+        if hello is None:
+            return Status.REFUSED, b""
+        if signer is None:
+            return (Status.KEYLESS if hello.keyed else (hello.transfer, hello.word)), b""
+        with self._lock:
+            lent = self._grants.get(hello.transfer)
+        if not hello.keyed or lent is None:
+            return (Status.REFUSED if hello.keyed else Status.UNPROVEN), b""
+        number = tcp_proof.drawn()
+        sock.sendall(wire.answer(Status.OK) + number)
+        numbers = tcp_proof.Numbers(lent.ticket, hello.word, number)
+        if not numbers.proven(signer, tcp_proof.JOINER, tcp_proof.read_proof(sock, until)):
+            return Status.UNPROVEN, b""
+        return (hello.transfer, lent.ticket.secret), numbers.proof(signer, tcp_proof.SOURCE)
+
+    def _admitted(self, sock: socket.socket, claimed: _Claimed) -> tuple[_Lent | None, Status]:
         """The grant whose secret the caller has shown, which then owns ``sock``; or the refusal."""
         with self._lock:
             self._strangers.pop(sock, None)
-            if claimed is None:
-                return None, Status.REFUSED
+            if isinstance(claimed, Status):
+                return None, claimed
             transfer, secret = claimed
             lent = self._grants.get(transfer)
             if lent is None or not hmac.compare_digest(lent.ticket.secret, secret) or lent.seconds_left == 0:
                 return None, Status.REFUSED
-            if len(lent.sockets) >= MAX_CONNECTIONS:
+            if len(lent.sockets) >= wire.MAX_CONNECTIONS:
                 return None, Status.BUSY
             lent.sockets.add(sock)
             return lent, Status.OK
@@ -264,7 +288,7 @@ def bound(host: str) -> socket.socket:
 class _Listener:
     """The listening socket and the thread that accepts."""
 
-    def __init__(self, host: str, accepted: Callable[[socket.socket], None]) -> None:
+    def __init__(self, host: str, accepted: Callable[[socket.socket, str], None]) -> None:
         self._accepted = accepted
         try:
             self._socket = bound(host)
@@ -293,7 +317,7 @@ class _Listener:
             selector.register(self._woken, selectors.EVENT_READ)
             while not any(key.fileobj is self._woken for key, _ in selector.select()):
                 try:
-                    sock, _ = self._socket.accept()
+                    sock, caller = self._socket.accept()
                 except BlockingIOError:
                     continue
                 except OSError as error:  # out of descriptors: those who wait may still be served later
@@ -302,7 +326,7 @@ class _Listener:
                     selector.select(_ACCEPT_PAUSE)
                     selector.register(self._socket, selectors.EVENT_READ)
                     continue
-                self._accepted(sock)
+                self._accepted(sock, str(caller[0]))
 
 
 def _closed() -> TransportError:

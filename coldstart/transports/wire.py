@@ -8,8 +8,8 @@ grants or pacing. The source's side is ``tcp_source.py``, the joiner's side ``tc
     joiner: REQUEST offset, length     source: ANSWER OK offset length, then `length` bytes
     ... several requests may be on their way; answers keep their order; closing ends it.
 
-Nothing here is encrypted. Who sees the ticket can read the weights; who sits on the path can
-change them, and then the digest refuses them.
+Nothing here is encrypted. Who sees the ticket can read the weights, unless both sides have keys
+(``tcp_proof.py``); who sits on the path can change them, and then the digest refuses them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ import hashlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from struct import Struct
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from coldstart.errors import TransportError
+from coldstart.identity import UNREADABLE
 from coldstart.layout import Span
 from coldstart.transports.views import advanced, batches
 
 _MAGIC: Final = b"CST1"
+_KEYED: Final = b"CSK1"
 _HELLO: Final = Struct("!4s16s16s")
-"""Magic with version, the transfer's hashed name, the secret."""
+"""Magic with version, the transfer's hashed name, the secret; or, with keys, a number that is to be signed."""
+NUMBER_BYTES: Final = 16
 _REQUEST: Final = Struct("!QQ")
 _ANSWER: Final = Struct("!BQQ")
 NOWHERE: Final = Span(0, 0)
@@ -46,6 +49,8 @@ SMALLEST_SLICE: Final = 256 * 1024
 MAX_REQUEST: Final = 16 * 1024 * 1024
 """A source refuses more: it bounds the staging memory that one request can ask for."""
 MAX_TICKET: Final = 1024
+MAX_CONNECTIONS: Final = 16
+"""Per grant; a joiner that asks for more is told so."""
 
 
 class Status(enum.IntEnum):
@@ -57,6 +62,18 @@ class Status(enum.IntEnum):
     REVOKED = 3
     BAD_REQUEST = 4
     FAILED = 5
+    UNPROVEN = 6
+    """Only who proves that it has a key of the fleet is admitted here."""
+    KEYLESS = 7
+    """There are no keys here by which anything could be proven."""
+
+
+class Hello(NamedTuple):
+    """How a joiner begins: ``word`` is the ticket's secret or, where it is ``keyed``, its number."""
+
+    transfer: bytes
+    word: bytes
+    keyed: bool
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +104,7 @@ def decode_ticket(data: bytes) -> Ticket:
     try:
         ticket = msgspec.msgpack.decode(data, type=Ticket)
         ipaddress.ip_address(ticket.host)
-    except ValueError as error:  # msgspec's errors, text that is not UTF-8, and names are all of this kind
+    except (ValueError, *UNREADABLE) as error:  # a name instead of an address is a ValueError
         raise TransportError(f"malformed tcp ticket: {error}", reason="protocol") from error
     return ticket
 
@@ -95,10 +112,13 @@ def decode_ticket(data: bytes) -> Ticket:
 # ------------------------------------------------------------------------------ moving the bytes
 
 
-def receive_into(sock: socket.socket, views: Iterable[memoryview]) -> None:
+def receive_into(
+    sock: socket.socket, views: Iterable[memoryview], between: Callable[[], None] | None = None
+) -> None:
     """Fill ``views`` completely; raises ConnectionError when the peer ends first.
 
-    The socket's timeout bounds each call, that is: the time in which nothing at all arrives.
+    The socket's timeout bounds each call, that is: the time in which nothing at all arrives. ``between`` is called
+    after each.
     """
     for batch in batches(views, MAX_REQUEST):
         while batch:
@@ -106,6 +126,8 @@ def receive_into(sock: socket.socket, views: Iterable[memoryview]) -> None:
             if count == 0:
                 raise ConnectionResetError("closed by the peer")
             batch = advanced(batch, count)
+            if between is not None:
+                between()
 
 
 def shut(sock: socket.socket) -> None:
@@ -133,24 +155,33 @@ def hello(ticket: Ticket) -> bytes:
     return _HELLO.pack(_MAGIC, ticket.key, ticket.secret)
 
 
-def read_hello(sock: socket.socket, seconds: float) -> tuple[bytes, bytes] | None:
-    """Hashed transfer and secret, or None if this is not our protocol.
+def keyed_hello(ticket: Ticket, number: bytes) -> bytes:
+    """Of a joiner with keys (``tcp_proof.py``): the secret is not shown, but signed."""
+    return _HELLO.pack(_KEYED, ticket.key, number)
+
+
+def read_hello(sock: socket.socket, seconds: float) -> Hello | None:
+    """What the caller begins with, or None if this is not our protocol."""
+    magic: bytes
+    transfer: bytes
+    word: bytes
+    magic, transfer, word = _HELLO.unpack(receive_by(sock, _HELLO.size, time.monotonic() + seconds))
+    return Hello(transfer, word, magic == _KEYED) if magic in (_MAGIC, _KEYED) else None
+
+
+def receive_by(sock: socket.socket, size: int, deadline: float) -> bytes:
+    """``size`` bytes until ``deadline`` (monotonic seconds).
 
     The time is for all of it: a stranger that sends a byte now and then does not last longer.
     """
-    deadline = time.monotonic() + seconds
     data = b""
-    while len(data) < _HELLO.size:
+    while len(data) < size:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        more = sock.recv(_HELLO.size - len(data))
+        more = sock.recv(size - len(data))
         if not more:
             raise ConnectionResetError("closed by the peer")
         data += more
-    magic: bytes
-    transfer: bytes
-    secret: bytes
-    magic, transfer, secret = _HELLO.unpack(data)
-    return (transfer, secret) if magic == _MAGIC else None
+    return data
 
 
 def request(span: Span) -> bytes:

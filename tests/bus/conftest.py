@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from coldstart.bus import acl
 from coldstart.bus.embedded import _binary
 
 
@@ -22,7 +23,8 @@ class Server:
 
     def __init__(self, binary: str, directory: Path, *options: str) -> None:
         self.socket = directory / "server.sock"
-        self.url = f"unix://{self.socket}"
+        self.url = f"unix://coldstart:secret@{self.socket}"
+        """Of a user that may do what workers must, and nothing else."""
         self._command = [binary, "--port", "0", "--unixsocket", str(self.socket), "--save", "", *options]
         self._directory = directory
         self.start()
@@ -35,6 +37,7 @@ class Server:
             assert self.process.poll() is None, "the server ended while starting"
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.005)
+        self.ask("ACL", "SETUSER", "coldstart", "on", ">secret", *acl.rule("cs", "test*"))
 
     def kill(self) -> None:
         self.process.kill()

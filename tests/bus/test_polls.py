@@ -10,14 +10,17 @@ from coldstart.group import Tally, Verdict
 
 
 def test_verdicts_are_read_in_the_order_of_their_questions() -> None:
-    reply = [3, b"ready", b"0\n2\nwhy\nnot", b"path", b"1\n\n"]
+    reply = [3, 0, b"ready", b"0\n2\nwhy\nnot", b"path", b"1\n\n"]
     assert polls.tally(reply) == Tally((Verdict("path", True), Verdict("ready", False, "2", "why\nnot")), 3)
-    assert polls.tally([0]) == Tally()
+    assert polls.tally([0, 0]) == Tally()
 
 
 @pytest.mark.parametrize(
     "reply",
-    [b"OK", [], [b"many"], [1, b"path"], [1, b"path", b"2\n\n"], [1, b"path", b"1"], [1, b"path", b"\xff"], [None]],
+    [
+        b"OK", [], [b"many"], [1], [1, 2, b"one"], [1, 0, b"path"], [1, 0, b"path", b"2\n\n"], [1, 0, b"path", b"1"],
+        [1, 0, b"path", b"\xff"], [None],
+    ],
     ids=repr,
 )
 def test_nonsense_is_a_bus_error(reply: object) -> None:

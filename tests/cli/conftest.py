@@ -22,7 +22,7 @@ class CommandLine:
 
     def __init__(self, **environment: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("COLDSTART_", "OTEL_"))}
-        self.environment = {**kept, "COLUMNS": "200", **environment}
+        self.environment = {**kept, "COLUMNS": "200", "COLDSTART_CONFIG": "none", **environment}
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 
+import anyio
 import pytest
-from rig.fleet import SLOW, Fleet, Worker
+from rig.fleet import PATIENCE, SLOW, Fleet, Worker
 from rig.otlp import grpc_collector
 
 from benchmarks.traces.collector import Collected, collector
 from benchmarks.traces.spans import Span, children
+from coldstart.bus.redis import RedisBus
+from coldstart.chronicle.reading import Chronicle
+from coldstart.chronicle.starts import ColdStart
+from coldstart.cli import journals
 
 pytestmark = pytest.mark.faults
 
@@ -173,7 +178,10 @@ async def test_a_source_that_is_lost_is_an_attempt_that_failed_and_storage_the_n
     assert bool(refusals) is (strike is drain)
 
 
-async def test_a_start_that_fails_is_an_error_that_says_of_what_kind(workers: Fleet, collected: Collected) -> None:
+async def test_a_start_that_fails_says_so_to_the_collector_and_in_the_journal(
+    workers: Fleet, collected: Collected
+) -> None:
+    """To its last line, although the process ends at once."""
     joiner = await workers.start("joiner", disk="eio:1")
     code, error = await joiner.failed()
     assert code
@@ -183,3 +191,33 @@ async def test_a_start_that_fails_is_an_error_that_says_of_what_kind(workers: Fl
     assert root.error
     assert root.error in error
     assert read.error == root.error
+    (start,) = await told(workers)
+    assert (start.outcome, start.reason, start.trace, start.lost) == ("failed", root.error, root.trace, 0)
+
+
+async def test_a_worker_that_was_killed_stays_in_the_journal_as_far_as_it_came(
+    workers: Fleet, collected: Collected
+) -> None:
+    await workers.serving("source", lend_gbps=SLOW)
+    joiner = await workers.start("joiner")
+    await joiner.reached("TRANSFER", nbytes=1)
+    with anyio.fail_after(PATIENCE):
+        while not [start for start in await told(workers) if start.worker == "joiner"]:
+            await anyio.sleep(0.05)
+    joiner.kill()
+    await joiner.ended()
+    (start,) = [start for start in await told(workers) if start.worker == "joiner"]
+    assert (start.outcome, start.phase) == ("running", "TRANSFER")
+    (pull,) = start.transfers
+    assert (pull.source, pull.end) == ("source", None)
+
+
+async def told(workers: Fleet) -> Sequence[ColdStart]:
+    """What the journal in the store tells."""
+    chronicle, bus = Chronicle(), await RedisBus.open(workers.store.url)
+    try:
+        for shard in await bus.journals():
+            await journals.read(bus, shard, chronicle)
+    finally:
+        await bus.aclose()
+    return chronicle.starts

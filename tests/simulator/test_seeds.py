@@ -40,6 +40,12 @@ def test_every_promise_holds_with_all_faults(workers: int) -> None:
     assert set(struck) == set(Fault)
 
 
+def test_every_promise_holds_where_each_pull_ends_before_the_next() -> None:
+    scenario = replace(Asked(16, tuple(Fault)).scenario(), growing=False)
+    broken = [(seed, each) for seed in range(500, 515) for each in simulate(scenario, seed).violations]
+    assert not broken, broken
+
+
 @pytest.mark.parametrize("workers", QUIET)
 def test_every_promise_holds_without_faults(workers: int) -> None:
     assert not assert_kept(Asked(workers, ()), range(QUIET[workers]))

@@ -8,8 +8,9 @@ import pytest
 from coldstart.errors import TransportError
 from coldstart.layout import Span, merged
 from coldstart.ports import Grant, Transport, TransportSettings
+from coldstart.testing.growing_contract import GrowingContract
 from coldstart.testing.memories import BytesMemory, layout_of
-from coldstart.testing.transport_contract import Landings, TransportContract, whole
+from coldstart.testing.transport_contract import Landings, whole
 from coldstart.testing.transports import (
     Breaking,
     Corrupting,
@@ -29,7 +30,7 @@ LAYOUT = layout_of(1000, 1, 3000, chunk_bytes=1024)
 GRANT = Grant(transfer="t", joiner="j", fence=1, seconds=60.0)
 
 
-class TestLoopback(TransportContract):
+class TestLoopback(GrowingContract):
     """The contract; in real time, because the suite watches a clock."""
 
     @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ import pytest
 from coldstart.errors import ConfigError, TransportError
 from coldstart.layout import Span
 from coldstart.ports import Memory, Transport, TransportFactory, TransportSettings
+from coldstart.testing.growing_contract import GrowingContract
 from coldstart.testing.late_writes import Gated, Pulling, SendLate
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import (
@@ -47,12 +48,12 @@ IMPATIENT = TransportSettings(io_seconds=0.2)
 SMALLEST = wire.SMALLEST_SLICE
 
 
-class TestTcp(TransportContract):
+class TestTcp(GrowingContract):
     def open_source(self, settings: TransportSettings) -> Transport:
         return FACTORY.open(settings)
 
 
-class TestTcpOverOneConnection(TransportContract):
+class TestTcpOverOneConnection(GrowingContract):
     def open_source(self, settings: TransportSettings) -> Transport:
         return FACTORY.open(msgspec.structs.replace(settings, connections=1))
 
@@ -280,7 +281,7 @@ class TestHostileJoiner:
     async def test_connections_per_grant_are_capped(self) -> None:
         source = FACTORY.open(SETTINGS)
         ticket = decode_ticket(await source.offer(grant("t"), BytesMemory(layout_of(10))))
-        with all_of([admitted(ticket) for _ in range(tcp_source.MAX_CONNECTIONS)]):
+        with all_of([admitted(ticket) for _ in range(wire.MAX_CONNECTIONS)]):
             with connected(ticket) as sock:
                 sock.sendall(wire.hello(ticket))
                 assert wire.read_answer(sock) == (Status.BUSY, wire.NOWHERE)

@@ -37,7 +37,7 @@ part of one, ``readers.py`` who reads storage beside; the scripts themselves are
 from __future__ import annotations
 
 from coldstart.bus.scripts.base import Script
-from coldstart.bus.scripts.index import INDEX, SHARDS
+from coldstart.bus.scripts.index import INDEX, SHARDS, TIME
 from coldstart.bus.scripts.letters import RECORD, RECORDED, SEND, TOUCH
 from coldstart.bus.scripts.readers import ADMIT
 from coldstart.bus.scripts.sources import ADVERTISE, ADVERTS, CLAIM, LEAD, RELEASE, STRIKE, WITHDRAW
@@ -60,6 +60,7 @@ __all__ = [
     "STATE",
     "STATED",
     "STRIKE",
+    "TIME",
     "TOUCH",
     "WITHDRAW",
     "Script",

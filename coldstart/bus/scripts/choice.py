@@ -12,10 +12,19 @@ local function is_rate(rate)
   return rate == nil or type(rate) == 'number' and rate >= 0 and rate <= MAX_RATE and rate % 1 == 0
 end
 
-local function wellformed(advert)
-  return type(advert) == 'table' and type(advert.transports) == 'table'
-    and type(advert.worker) == 'string' and type(advert.inbox) == 'string' and type(advert.incarnation) == 'string'
-    and type(advert.layout) == 'string' and type(advert.host) == 'string' and type(advert.device) == 'string'
+-- As coldstart.identity.is_id: what may become part of a key.
+local function is_id(text)
+  return type(text) == 'string' and #text <= 96 and string.match(text, '^[%w_.:-]+$') ~= nil
+end
+
+local function is_text(text)
+  return type(text) == 'string' and #text <= MAX_TEXT
+end
+
+local function wellformed(name, advert)
+  return type(advert) == 'table' and type(advert.transports) == 'table' and #advert.transports <= MAX_TRANSPORTS
+    and advert.worker == name and is_id(name) and is_id(advert.inbox) and is_id(advert.incarnation)
+    and is_id(advert.layout) and is_text(advert.host) and is_text(advert.device)
     and type(advert.generation) == 'number' and type(advert.slots) == 'number'
     and type(advert.have) == 'number' and type(advert.total) == 'number'
     and (advert.proof == nil or type(advert.proof) == 'number') and are_parts(advert.parts) and is_rate(advert.rate)
@@ -24,7 +33,7 @@ end
 -- An advert with its slots in use; without advert where it is malformed.
 local function source_of(name, json)
   local good, advert = pcall(cjson.decode, json or '')
-  if not good or not wellformed(advert) then
+  if not good or not wellformed(name, advert) then
     return {name = name, layout = good and type(advert) == 'table' and tostring(advert.layout) or ''}
   end
   return {name = name, json = json, advert = advert, layout = advert.layout, used = used(name)}

@@ -1,4 +1,4 @@
-"""Scripts about an index of shards: one key of the whole namespace, in a cluster slot of its own.
+"""Scripts about the whole namespace: the indexes of shards, each one key in a cluster slot of its own; the clock.
 
 There are two: of the shards that had an advert lately, and of those that have a journal; each with its own life.
 """
@@ -22,5 +22,12 @@ SHARDS = on_namespace(
     "shards",
     """
 return redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. (now - tonumber(ARGV[1])), '+inf')
+""",
+)
+
+TIME = on_namespace(
+    "time",
+    """
+return clock
 """,
 )

@@ -15,6 +15,8 @@ if not known then
   redis.call('SET', truth, ARGV[5], 'PX', KEEP)
   redis.call('DEL', prefix .. 'stated:' .. layout)
   changed('truth', mine)
+elseif known == mine and ARGV[6] == '1' then
+  redis.call('SET', truth, ARGV[5], 'PX', KEEP)
 elseif known ~= mine and redis.call('SISMEMBER', conflict, mine) == 0
     and redis.call('SCARD', conflict) < MAX_ROOTS then
   redis.call('SADD', conflict, known, mine)

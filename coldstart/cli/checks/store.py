@@ -117,7 +117,9 @@ class StoreChecks:
 
     async def _introduce(self, bus: Bus) -> Check:
         from coldstart.bus.redis import RedisBus
+        from coldstart.bus.sealed import SealedBus
 
+        bus = bus.inner if isinstance(bus, SealedBus) else bus
         what = "the embedded store" if self.embedded else "the store"
         if not isinstance(bus, RedisBus):
             return ok("store", f"{what} answers")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coldstart.errors import BusError
-from coldstart.group import Answer, Paper, Tally, Verdict
+from coldstart.group import MAX_TRACES, Answer, Paper, Tally, Verdict
 from coldstart.testing.bus_contract.base import BusSuite
 
 GROUP = "run-7"
@@ -50,6 +50,18 @@ class Ballots(BusSuite):
                 yes = await bus.vote("another", paper(member, YES))
             assert yes.verdicts == (Verdict("path", True),)
             assert (await bus.vote("another", paper(0, NO))).verdicts == yes.verdicts
+
+    async def test_traces_of_members_are_told_to_who_gives_its_own(self) -> None:
+        async with self.buses() as (bus,):
+            own = [f"00-{member:032x}-{member:016x}-01" for member in range(1, MAX_TRACES + 3)]
+            assert (await bus.vote(GROUP, paper(0, trace=own[0]))).traces == (own[0],)
+            assert (await bus.vote(GROUP, paper(1, YES, trace=own[1]))).traces == (own[0], own[1])
+            assert (await bus.vote(GROUP, paper(0, YES))) == Tally((Verdict("path", True),), 2)
+            for member, trace in enumerate(own, 1):
+                told = await bus.vote("large", paper(member, trace=trace))
+            assert told.traces == tuple(own[:MAX_TRACES])
+            with pytest.raises(BusError, match="no traceparent"):
+                await bus.vote(GROUP, paper(1, trace="00-../.."))
 
     async def test_questions_and_groups_are_apart(self) -> None:
         async with self.buses() as (bus,):

@@ -25,6 +25,17 @@ class Truths(BusSuite):
             assert isinstance(outcome, Elected)
             assert outcome.root == "root1"
 
+    async def test_a_record_is_replaced_on_demand_and_only_under_its_own_root(self) -> None:
+        async with self.buses() as (bus,):
+            assert await bus.publish_truth(SHARD, LAYOUT, "root1", b"first", again=True) == ("root1",)
+            assert await bus.publish_truth(SHARD, LAYOUT, "root1", b"other") == ("root1",)
+            assert await bus.fetch_truth(SHARD, LAYOUT) == b"first"
+            assert await bus.publish_truth(SHARD, LAYOUT, "root1", b"other", again=True) == ("root1",)
+            assert await bus.fetch_truth(SHARD, LAYOUT) == b"other"
+            roots = await bus.publish_truth(SHARD, LAYOUT, "root2", b"third", again=True)
+            assert sorted(roots) == ["root1", "root2"]
+            assert await bus.fetch_truth(SHARD, LAYOUT) is None
+
     async def test_two_truths_are_a_conflict_and_neither_is_believed(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source"), 30)

@@ -74,8 +74,11 @@ class Line:
     async def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         await self._call("strike", partial(self._inner.strike, shard, worker, incarnation, proof, letter))
 
-    async def publish_truth(self, shard: str, layout: str, root: str, truth: bytes) -> tuple[str, ...]:
-        return await self._call("publish_truth", partial(self._inner.publish_truth, shard, layout, root, truth))
+    async def publish_truth(
+        self, shard: str, layout: str, root: str, truth: bytes, *, again: bool = False
+    ) -> tuple[str, ...]:
+        publish = partial(self._inner.publish_truth, shard, layout, root, truth, again=again)
+        return await self._call("publish_truth", publish)
 
     async def fetch_truth(self, shard: str, layout: str) -> bytes | None:
         return await self._call("fetch_truth", partial(self._inner.fetch_truth, shard, layout))
@@ -111,6 +114,9 @@ class Line:
 
     async def adverts(self, shard: str) -> Sequence[Advert]:
         return await self._inner.adverts(shard)
+
+    async def time(self) -> float:
+        return await self._inner.time()
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -354,19 +354,26 @@ class JoinerHands:
         self.world.promises.pulling(self.process, effect)
         attempt, process, unknown = effect.attempt, self.process, self.truth is None
 
+        def failed(reason: str) -> None:
+            process.post(events.PullEnded(attempt, reason, chunks=effect.chunks))
+
         def begin() -> None:
             if attempt in self._given_up:
-                process.post(events.PullEnded(attempt, "abandoned"))
+                failed("abandoned")
                 return
             if unknown and self.truth is not None:
                 process.post(events.TruthReceived(attempt, self.truth.root))
             chunks = effect.chunks
             if self.truth is None:
                 chunks = Chunks.of(chunk for chunk in chunks if chunk in self.stated)
+            under_way = self.movements.get(attempt)
+            if isinstance(under_way, Pull):
+                under_way.extend(effect.chunks, chunks)
+                return
             pull = self.movements[attempt] = Pull(process, effect, chunks)
             pull.begin()
 
-        self._learn(effect.chunks, begin, lambda reason: process.post(events.PullEnded(attempt, reason)))
+        self._learn(effect.chunks, begin, failed)
 
     def read_storage(self, effect: effects.ReadStorage) -> None:
         self.world.storage_reads += 1

@@ -8,7 +8,8 @@ transports do. What landed is verified in ``joiner.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coldstart import effects, events
@@ -36,11 +37,13 @@ class Movement:
         self.joiner, self.attempt, self.chunks = joiner, attempt, chunks
         self.world = joiner.world
         self.landed = 0
+        self.asked: Chunks | None = None
+        """What the machine asked for; None: everything that there was."""
         self.ended = False
         self._flow: Flow | None = None
         self._chunk = -1
         self.memory: Content = joiner.memory
-        self._chunks: Iterator[int] = iter(chunks)
+        self._queue = deque(chunks)
 
     def abandon(self) -> None:
         """Cancel it."""
@@ -52,11 +55,11 @@ class Movement:
         self._next()
 
     def _next(self) -> None:
-        self._chunk = chunk = next(self._chunks, -1)
-        if chunk < 0:
-            self._end("")
-        else:
+        if self._queue:
+            self._chunk = self._queue.popleft()
             self._part(0)
+        else:
+            self._end("")
 
     def _part(self, part: int) -> None:
         """Bring the next part of the present chunk; the last one completes it."""
@@ -124,7 +127,7 @@ class Movement:
         if self.ended:
             return
         self._over()
-        ended = events.PullEnded(self.attempt, reason, quiet)
+        ended = events.PullEnded(self.attempt, reason, quiet, chunks=self.asked)
         if seconds:
             self.world.heap.after(seconds, self.joiner.when_awake, self.joiner.post, ended)
         else:
@@ -142,9 +145,16 @@ class Pull(Movement):
 
     def __init__(self, joiner: Process, effect: effects.Pull, chunks: Chunks) -> None:
         super().__init__(joiner, effect.attempt, chunks)
+        self.asked = effect.chunks
         self.transfer = effect.ticket.decode()
         self.source = self.world.processes.get(effect.source.inbox)
         self._began = self.world.heap.now
+
+    def extend(self, asked: Chunks, chunks: Chunks) -> None:
+        """Bring ``chunks`` of what is ``asked`` for, too."""
+        self.asked = asked if self.asked is None else self.asked | asked
+        self.chunks |= chunks
+        self._queue.extend(chunks)
 
     def begin(self) -> None:
         source = self.source

@@ -23,7 +23,7 @@ from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
 from coldstart.testing.simulator.groups import Votes
-from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
+from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, TRANSPORTS, JoinerHands
 from coldstart.testing.simulator.source import SOURCE_HANDS, SOURCE_LETTERS, SourceHands
 from coldstart.testing.simulator.store import SHARD
 
@@ -118,9 +118,15 @@ class Process:
         """Skeleton and memory are ready."""
         scenario = self.world.scenario
         self.world.store.inboxes[self.inbox] = self
-        rate = scenario.storage_known
         self.post(
-            events.Started(scenario.chunks, scenario.partial, scenario.chunk_bytes, ("sim",), storage_rate=rate)
+            events.Started(
+                scenario.chunks,
+                scenario.partial,
+                scenario.chunk_bytes,
+                TRANSPORTS,
+                growing=TRANSPORTS if scenario.growing else (),
+                storage_rate=scenario.storage_known,
+            )
         )
         if self.votes is not None:
             self.votes.beat()

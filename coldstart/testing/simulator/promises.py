@@ -133,7 +133,8 @@ class Promises:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
         second = effect.attempt < 0
         for other in process.joining.movements.values():
-            if other.chunks & effect.chunks or (other.attempt < 0) is second:
+            grows = other.attempt == effect.attempt and self.world.scenario.growing
+            if other.chunks & effect.chunks or ((other.attempt < 0) is second and not grows):
                 self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
 
     def lent(self, source: Process) -> None:

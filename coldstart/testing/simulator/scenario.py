@@ -120,6 +120,7 @@ class Scenario(msgspec.Struct, frozen=True):
             so that no wait is estimated.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
         scrub: a source digests its weights anew in so many seconds; 0: never, and what rots is found by joiners.
+        growing: pulls can be asked for more while they are under way; see :class:`coldstart.ports.Growing`.
     """
 
     workers: int = 64
@@ -141,6 +142,7 @@ class Scenario(msgspec.Struct, frozen=True):
     prefer: Prefer | None = None
     link_known: float = 0.0
     storage_known: float = 0.0
+    growing: bool = True
 
     @property
     def standstill(self) -> float:

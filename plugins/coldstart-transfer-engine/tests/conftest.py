@@ -16,7 +16,7 @@ pytest.register_assert_rewrite(
 )
 
 HERE = Path(__file__).parent.parent
-WITHOUT_LIBRARY = {"test_places.py", "test_reads.py", "test_surroundings.py"}
+WITHOUT_LIBRARY = {"test_lanes.py", "test_places.py", "test_reads.py", "test_surroundings.py"}
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from coldstart_transfer_engine import library, reads
+from coldstart_transfer_engine.lanes import OwnThread
 from coldstart_transfer_engine.places import Move
 from coldstart_transfer_engine.reads import LARGEST_STEP, LAST_STEP, MIB, SMALLEST_STEP, Reads, Sizes, Step
 
@@ -58,7 +59,7 @@ def never() -> None:
 def test_a_step_is_done_when_all_its_reads_are() -> None:
     engine = Scripted()
     engine.ends = {2: [PENDING, TIMED_OUT, PENDING, library.DONE]}
-    reading = Reads(engine, "source:1", never)
+    reading = Reads(engine, "source:1", [OwnThread()], never)
     reading.add(step(3))
     reading.add(step(1, at=100))
     assert finish(reading) == [Span(100, 1), Span(0, 3)]
@@ -68,7 +69,7 @@ def test_a_step_is_done_when_all_its_reads_are() -> None:
 def test_small_pieces_wait_for_room() -> None:
     engine = Scripted()
     engine.ends = {each: [PENDING, library.DONE] for each in range(1, 1000)}
-    reading = Reads(engine, "source:1", never)
+    reading = Reads(engine, "source:1", [OwnThread()], never)
     reading.add(step(200))
     assert len(engine.begun) == reads.READS
     assert finish(reading) == [Span(0, 200)]
@@ -76,7 +77,7 @@ def test_small_pieces_wait_for_room() -> None:
 
 
 def test_padding_alone_is_done_at_once() -> None:
-    reading = Reads(Scripted(), "source:1", never)
+    reading = Reads(Scripted(), "source:1", [OwnThread()], never)
     reading.add(Step(Span(7, 9), []))
     assert finish(reading) == [Span(7, 9)]
 
@@ -85,7 +86,7 @@ def test_after_a_failure_the_others_are_waited_for() -> None:
     """A call for several reads would have returned now, with two of them still writing."""
     engine = Scripted()
     engine.ends = {1: [library.FAILED], 2: [PENDING] * 5 + [library.DONE], 3: [PENDING] * 9 + [library.FAILED]}
-    reading = Reads(engine, "source:1", never)
+    reading = Reads(engine, "source:1", [OwnThread()], never)
     reading.add(step(3))
     with pytest.raises(TransportError, match="a read of the transfer engine failed"):
         finish(reading)
@@ -98,7 +99,7 @@ def test_after_a_failure_the_others_are_waited_for() -> None:
 def test_a_refused_read_leaves_those_that_were_begun() -> None:
     engine = Scripted()
     engine.ends = {1: [PENDING, PENDING, library.DONE]}
-    reading = Reads(engine, "source:1", never)
+    reading = Reads(engine, "source:1", [OwnThread()], never)
     reading.add(step(1))
     engine.refuses = True
     with pytest.raises(TransportError, match="cannot read from the source"):
@@ -117,7 +118,7 @@ def test_reads_that_never_end_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(cuts) == 3:  # what was queued had taken another connection
             engine.ends = {1: [library.FAILED], 2: [library.FAILED]}
 
-    reading = Reads(engine, "source:1", cut)
+    reading = Reads(engine, "source:1", [OwnThread()], cut)
     reading.add(step(2))
     reading.drain()
     assert (len(cuts), engine.spent) == (3, {1, 2})

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from coldstart.bus import acl
 from coldstart.bus.embedded import _binary
 
 START_SECONDS = 10.0
@@ -27,7 +28,8 @@ class Store:
     def __init__(self, place: Path, kind: str = "valkey", *options: str) -> None:
         place.mkdir()
         self.socket = place / "s"
-        self.url = f"unix://{self.socket}"
+        self.url = f"unix://coldstart:secret@{self.socket}"
+        """Of a user that may do what workers must, and nothing else."""
         self.port = _free_port()
         self._command = [
             *(binary_of(kind), "--port", str(self.port), "--bind", "127.0.0.1"),
@@ -46,6 +48,7 @@ class Store:
             assert self.process.poll() is None, "the store ended while starting"
             assert time.monotonic() < deadline, "the store did not start"
             time.sleep(0.005)
+        self.ask("ACL", "SETUSER", "coldstart", "on", ">secret", *acl.rule("cs"))
 
     def kill(self) -> None:
         self.process.kill()

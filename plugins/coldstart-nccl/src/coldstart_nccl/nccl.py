@@ -38,8 +38,12 @@ class NcclBackend:
     kind: Final = "cuda"
 
     def message_bytes(self, scattered: bool) -> int:
-        """256 MiB where memory is sent as it is; 64 MiB where the source needs two buckets of this size."""
-        return 64 * _MIB if scattered else 256 * _MIB
+        """512 MiB where memory is sent as it is; 64 MiB where the source needs two buckets of this size.
+
+        Between two H200s 16 GB came at 0.95 of one flat broadcast in messages of 256 MiB, at 0.96 in those of 512, and
+        at 0.97 in those of 1,024, which a slow link would take too long for: only a message that has come is progress.
+        """
+        return 64 * _MIB if scattered else 512 * _MIB
 
     def warm(self, device: str) -> None:
         """Load the library and make its context: a pair's set-up takes 30 ms after this, and a second before."""

@@ -1,8 +1,8 @@
 """A joiner's connection to one grant: an engine, a line to the source and a thread of its own, for pull after pull.
 
 Decides what is done once (the line, the engine, the first read, which maps the source's memory: 10 ms for 16 GB
-over NVLink, measured) and who ends it: our side, the source's notice, a pull that failed. The
-library's streams belong to the thread that reads, so all of it happens in one.
+over NVLink, measured) and who ends it: our side, the source's notice, a pull that failed. All of it happens in
+this thread, but for reads that are begun in others (``lanes.py``).
 
 Until a pull asks for bytes, nothing of the target is touched, and the connection can be left at once, even
 where the library hangs in its own handshake (a minute, at worst). It must not know the event loop
@@ -14,15 +14,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import Memory
-from coldstart_transfer_engine import line, scratch, sockets
+from coldstart_transfer_engine import lanes, line, scratch, sockets
 from coldstart_transfer_engine.exports import Open, table_of
 from coldstart_transfer_engine.joiner import Pull
+from coldstart_transfer_engine.lanes import Lane
 from coldstart_transfer_engine.library import Engine
 from coldstart_transfer_engine.line import Line, Ticket, Way
 from coldstart_transfer_engine.places import Move, Table
@@ -148,14 +149,16 @@ class Connection:
     def _live(self) -> None:
         source = Line(self._ticket, self._answer_seconds)
         try:
-            engine = self._set_up(source.table)
-            self.made = True
-            self._told()
-            while (pull := self._next(source)) is not None:
-                pull.run(engine, source, self._local)
-                with self._lock:
-                    self._pull = None
+            engine = self._engine_of_ours()
+            with lanes.opened(engine.route, self._into.device) as hands:
+                self._knock(engine, hands, source.table)
+                self.made = True
                 self._told()
+                while (pull := self._next(source)) is not None:
+                    pull.run(engine, hands, source, self._local)
+                    with self._lock:
+                        self._pull = None
+                    self._told()
         except TransportError as error:
             if error.reason == "failed":  # the line knows better why
                 source.wait(line.VERDICT_SECONDS)
@@ -164,28 +167,29 @@ class Connection:
         finally:
             source.close()
 
-    def _set_up(self, table: Table) -> Engine:
+    def _engine_of_ours(self) -> Engine:
         self._engine = engine = self._opened(self._way.route, self._into.device)
         if engine.route != "tcp":
             engine.register(self._local.regions(self._into.device))
-        with scratch.room(engine, self._into.device, _KNOCK) as address:
-            self._knock(Reads(engine, self._way.session, self.cut), address, table)
         return engine
 
-    def _knock(self, reads: Reads, address: int, table: Table) -> None:
-        """Open the session with a read that goes nowhere near the target.
+    def _knock(self, engine: Engine, hands: Sequence[Lane], table: Table) -> None:
+        """Open the session with reads that go nowhere near the target, one from each thread that will read.
 
         A source that has just stopped makes the library wait for a minute here, and everybody may leave meanwhile.
         """
         length = min(_KNOCK, table.places[0].length)
-        step = Step(Span(0, length), [Move(address, table.places[0].address, length)])
-        try:
-            reads.add(step)
-            while reads.steps and not self._stopped.is_set():
-                reads.look(self._still_seconds)
-                deque(reads.finished(), maxlen=0)
-        finally:
-            reads.drain()
+        with scratch.room(engine, self._into.device, _KNOCK) as address:
+            for lane in hands:
+                reads = Reads(engine, self._way.session, [lane], self.cut)
+                step = Step(Span(0, length), [Move(address, table.places[0].address, length)])
+                try:
+                    reads.add(step)
+                    while reads.steps and not self._stopped.is_set():
+                        reads.look(self._still_seconds)
+                        deque(reads.finished(), maxlen=0)
+                finally:
+                    reads.drain()
 
     def _next(self, source: Line) -> Pull | None:
         """The next pull, when there is one; None when this is over. Raises TransportError when the source ends it."""

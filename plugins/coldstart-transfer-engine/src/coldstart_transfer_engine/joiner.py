@@ -15,10 +15,11 @@ from typing import Final
 
 from coldstart.layout import Span
 from coldstart.ports import Landed, Memory
+from coldstart_transfer_engine.lanes import Lane
 from coldstart_transfer_engine.library import Engine, Route
 from coldstart_transfer_engine.line import Line
 from coldstart_transfer_engine.places import Table, check, moves
-from coldstart_transfer_engine.reads import WINDOW, Reads, Sizes, Step
+from coldstart_transfer_engine.reads import Reads, Sizes, Step
 
 _LOOK_SECONDS: Final = 0.05
 """How often a pull that is held back by a cap looks whether it should stop."""
@@ -55,7 +56,7 @@ class Pull:
         """End soon: begin no more reads."""
         self._stopped = True
 
-    def run(self, engine: Engine, source: Line, local: Table) -> None:
+    def run(self, engine: Engine, lanes: Sequence[Lane], source: Line, local: Table) -> None:
         """Fetch everything, or as much as there is time for until it is stopped; nothing is in flight afterwards.
 
         Raises:
@@ -63,7 +64,7 @@ class Pull:
         """
         check(self._into.layout, local, source.table, self._spans)
         sizes = Sizes(engine.route)
-        reads = Reads(engine, self._session, self._cut)
+        reads = Reads(engine, self._session, lanes, self._cut)
         try:
             self._fetch(reads, sizes, source, local, engine.route)
         finally:
@@ -73,7 +74,7 @@ class Pull:
         ahead, free_at = _Ahead(self._spans), 0.0
         while True:
             rate, now = source.rate(), time.monotonic()
-            while reads.steps < (1 if rate else WINDOW) and now >= free_at and ahead.left and not self._stopped:
+            while reads.room and not (rate and reads.steps) and now >= free_at and ahead.left and not self._stopped:
                 span = ahead.take(sizes.next(rate, ahead.left))
                 reads.add(Step(span, moves(local, source.table, span)))
                 free_at = now + span.length / rate if rate else 0.0

@@ -1,39 +1,38 @@
 """A few reads in flight, none of them left before its end.
 
 Decides how the library is kept busy and when it is quiet. Each read is a call of its own with one entry,
-because a call with several reports the first failure while the others go on writing. All of
-it runs in one thread: the library's CUDA streams belong to the thread that reads. It must not
-know lines or grants (``joiner.py``).
+because a call with several reports the first failure while the others go on writing. All looking is done in one
+thread; which thread begins a read is in ``lanes.py``. It must not know lines or grants (``joiner.py``).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart_transfer_engine import library
+from coldstart_transfer_engine.lanes import Lane
 from coldstart_transfer_engine.library import Route
 from coldstart_transfer_engine.places import Move
 
-WINDOW: Final = 4
-"""Steps in flight; the library's TCP has four connections to a peer."""
 READS: Final = 64
 """Reads in flight, where steps are made of small pieces."""
 MIB: Final = 1024 * 1024
 SMALLEST_STEP: Final = 1 * MIB
 LARGEST_STEP: Final = 512 * MIB
 """1.4 ms of NVLink, which moves 395 GB/s in steps of this size, and 370 in those of 64 MiB (measured)."""
-LAST_STEP: Final = 64 * MIB
+LAST_STEP: Final = 128 * MIB
 _SHORT_SECONDS: Final = 0.05
 _LONG_SECONDS: Final = 0.2
 _SHORTEST_PAUSE: Final = 50e-6
 _LONGEST_PAUSE: Final = 2e-3
-_PAUSES: Final = 32
-"""Looks in the time of a step: those in flight may well end together, and nothing moves until somebody looks."""
+_PAUSES: Final = 16
+"""Looks in the time of a step, while others are in flight behind it; for the last one, nothing moves but by looking."""
 _GRACE_SECONDS: Final = 0.25
 """Reads from a source that works end in this."""
 
@@ -66,9 +65,10 @@ class Reads:
         cut: makes reads fail whose source has stopped.
     """
 
-    def __init__(self, engine: Reading, session: str, cut: Callable[[], None]) -> None:
+    def __init__(self, engine: Reading, session: str, lanes: Sequence[Lane], cut: Callable[[], None]) -> None:
         self._engine, self._session, self._cut = engine, session, cut
-        self._steps: deque[Step] = deque()
+        self._lanes = {lane: deque[Step]() for lane in lanes}
+        self._asked: dict[Lane, deque[Step]] = {lane: deque() for lane in lanes}
         self._flying: dict[int, Step] = {}
         self._pause, self._longest = _SHORTEST_PAUSE, _LONGEST_PAUSE
         self._moved = time.monotonic()
@@ -81,32 +81,40 @@ class Reads:
     @property
     def steps(self) -> int:
         """Steps that are not done."""
-        return len(self._steps)
+        return sum(map(len, self._lanes.values()))
+
+    @property
+    def room(self) -> bool:
+        """Whether another step can be begun at once."""
+        return any(len(steps) < lane.depth for lane, steps in self._lanes.items())
 
     def add(self, step: Step) -> None:
         """Begin a step, as far as there is room in flight. Raises TransportError if the library refuses."""
-        if not self._flying:
+        if not self._outstanding:
             self._moved = time.monotonic()
-        self._steps.append(step)
+        lane = min(self._lanes, key=lambda each: len(self._lanes[each]) / each.depth)
+        self._lanes[lane].append(step)
         self._begin()
 
     def finished(self) -> Iterator[Step]:
         """The steps that have become done, in any order; waits a little when there is none.
 
         Raises:
-            TransportError: a read has failed. Others go on: see :meth:`drain`.
+            TransportError: a read was refused, or has failed. Others go on: see :meth:`drain`.
         """
         ended = self._ended()
         self._moved = time.monotonic() if ended else self._moved
         if any(status == library.FAILED for _, status in ended):
             raise TransportError("a read of the transfer engine failed", reason="failed")
         self._begin()
-        done = [step for step in self._steps if step.done]
+        done = [step for steps in self._lanes.values() for step in steps if step.done]
         if done:
             taken = time.monotonic() - done[0].began
-            self._pause, self._longest = _SHORTEST_PAUSE, min(max(taken / _PAUSES, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            self._steps = deque(step for step in self._steps if not step.done)
+            self._longest = min(max(taken / _PAUSES, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            for lane, steps in self._lanes.items():
+                self._lanes[lane] = deque(step for step in steps if not step.done)
             yield from done
+            self._pause = self._longest if self.steps > 1 else _SHORTEST_PAUSE
         elif not ended:
             time.sleep(self._pause)
             self._pause = min(self._pause * 1.5, self._longest)
@@ -116,23 +124,44 @@ class Reads:
 
         Reads that do not end by themselves are made to fail, where the route allows it.
         """
-        self._steps.clear()
+        for steps in self._lanes.values():
+            steps.clear()
         patience = time.monotonic() + _GRACE_SECONDS
-        while self._flying:
+        while self._outstanding:
+            self._note_begun()
             if not self._ended():
                 time.sleep(_LONGEST_PAUSE)
                 if time.monotonic() > patience:  # more than once: what was queued takes a new connection
                     self._cut()
 
+    @property
+    def _outstanding(self) -> int:
+        """Reads that may write: begun, or asked for."""
+        return len(self._flying) + sum(map(len, self._asked.values()))
+
     def _begin(self) -> None:
-        for step in self._steps:
-            while step.waiting and len(self._flying) < READS:
-                move = step.waiting.popleft()
-                number = self._engine.read(self._session, move.local, move.remote, move.length)
-                if number == 0:
-                    raise TransportError("the transfer engine cannot read from the source", reason="failed")
-                self._flying[number] = step
-                step.flying += 1
+        for lane, steps in self._lanes.items():
+            for step in steps:
+                while step.waiting and self._outstanding < READS:
+                    move = step.waiting.popleft()
+                    step.flying += 1
+                    self._asked[lane].append(step)
+                    lane.add(partial(self._engine.read, self._session, move.local, move.remote, move.length))
+        if not self._note_begun():
+            raise TransportError("the transfer engine cannot read from the source", reason="failed")
+
+    def _note_begun(self) -> bool:
+        """Follow the reads that lanes have begun meanwhile; false if one was refused."""
+        taken = True
+        for lane, asked in self._asked.items():
+            for number in lane.begun():
+                step = asked.popleft()
+                if number:
+                    self._flying[number] = step
+                else:
+                    step.flying -= 1
+                    taken = False
+        return taken
 
     def _ended(self) -> list[tuple[Step, int]]:
         """The reads that have reached their final status since the last call."""

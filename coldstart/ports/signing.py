@@ -1,0 +1,21 @@
+"""Proofs between members of a fleet that shares keys, for transports whose ports strangers can reach."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Signer(Protocol):
+    """Proves that this worker has a key of the fleet, and whether others have; a key itself is never shown.
+
+    ``domain`` names the transport and the side that signs, so that no proof serves for another. What is signed
+    should hold random numbers of both sides, or it can be said again by whoever has heard it.
+    """
+
+    def sign(self, domain: str, *words: bytes) -> tuple[str, bytes]:
+        """The name of the key that signs now, at most 32 characters of ASCII, and 32 bytes. Any thread."""
+        ...
+
+    def proves(self, key: str, mac: bytes, domain: str, *words: bytes) -> bool:
+        """Whether a holder of the key, which must be one that is known here, has signed these words. Any thread."""
+        ...

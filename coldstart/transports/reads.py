@@ -1,0 +1,132 @@
+"""Which bytes of which file go where: the reads that bring spans of a layout, few and large.
+
+Decides how spans become reads. Pure; it must not know what files are: ``storage.py`` reads them from a disk,
+``objects.py`` from an object store, where neighbours in a file are :func:`joined` to one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coldstart.layout import Piece, Span
+from coldstart.transports.placement import Placement
+
+READ_BYTES: Final = 8 * 1024 * 1024
+"""Bytes per read: what a cancelled pull still waits for."""
+_MAX_PIECES: Final = 512
+"""Pieces per read: bounds the views of one call."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Consecutive bytes of a file into consecutive pieces of the stream, in one call.
+
+    ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
+    together are exactly what was asked for.
+    """
+
+    file: Path
+    offset: int
+    pieces: tuple[Piece, ...]
+    landed: Span
+
+    @property
+    def target(self) -> Span:
+        start = self.pieces[0].offset
+        return Span(start, self.pieces[-1].offset + self.pieces[-1].length - start)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file."""
+        return sum(piece.length for piece in self.pieces)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Reads of one file whose bytes follow each other in it, wherever they go; ``length`` is that of all."""
+
+    file: Path
+    offset: int
+    length: int
+    reads: tuple[Read, ...]
+
+
+def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
+    """The reads of one span, in stream order; their ``landed`` spans tile it."""
+    groups = list(_grouped(pieces, placement, read_bytes))
+    starts = [span.offset, *(group[0].offset for group in groups[1:])]
+    ends = [*starts[1:], span.end]
+    return [
+        Read(
+            file=placement.tensors[group[0].storage].file,
+            offset=placement.tensors[group[0].storage].offset + group[0].within,
+            pieces=tuple(group),
+            landed=Span(start, end - start),
+        )
+        for group, start, end in zip(groups, starts, ends, strict=False)
+    ]
+
+
+def _grouped(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[list[Piece]]:
+    """Pieces of one span that follow each other in one file; in the stream only padding is between them."""
+    group: list[Piece] = []
+    for piece in _cut(pieces, read_bytes):
+        if group and not _continues(group, piece, placement, read_bytes):
+            yield group
+            group = []
+        group.append(piece)
+    if group:
+        yield group
+
+
+def _cut(pieces: Iterable[Piece], read_bytes: int) -> Iterator[Piece]:
+    for piece in pieces:
+        for at in range(0, piece.length, read_bytes):
+            length = min(read_bytes, piece.length - at)
+            yield Piece(piece.storage, piece.within + at, length, piece.offset + at)
+
+
+def _continues(group: Sequence[Piece], piece: Piece, placement: Placement, read_bytes: int) -> bool:
+    last = group[-1]
+    before, after = placement.tensors[last.storage], placement.tensors[piece.storage]
+    return (
+        len(group) < _MAX_PIECES
+        and piece.offset + piece.length - group[0].offset <= read_bytes
+        and before.file == after.file
+        and before.offset + last.within + last.length == after.offset + piece.within
+    )
+
+
+def joined(reads: Iterable[Read], most: int) -> list[Request]:
+    """``reads`` in the order of the files, those that touch each other as one request of up to ``most`` bytes."""
+    requests: list[Request] = []
+    group: list[Read] = []
+    length = 0
+    for read in sorted(reads, key=lambda each: (each.file, each.offset)):
+        follows = group and group[0].file == read.file and group[0].offset + length == read.offset
+        if group and not (follows and length + read.length <= most):
+            requests.append(Request(group[0].file, group[0].offset, length, tuple(group)))
+            group, length = [], 0
+        group.append(read)
+        length += read.length
+    if group:
+        requests.append(Request(group[0].file, group[0].offset, length, tuple(group)))
+    return requests
+
+
+def selected(views: Sequence[memoryview], read: Read) -> Iterator[memoryview]:
+    """The parts of ``views`` that belong to pieces, without the padding between them."""
+    start = read.target.offset
+    remaining = iter(views)
+    view = memoryview(b"")
+    for piece in read.pieces:
+        position, end = piece.offset, piece.offset + piece.length
+        while position < end:
+            while position >= start + len(view):
+                start += len(view)
+                view = next(remaining)
+            part = view[position - start : end - start]
+            yield part
+            position += len(part)

@@ -1,0 +1,151 @@
+"""A gateway before the real server: it keeps the log of requests, and does to some of them what networks do."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal, NamedTuple
+
+BLOCK = 64 * 1024
+
+Fault = Literal["", "slow down", "broken", "silent"]
+"""503 with S3's own words; an answer cut off after half of its body; no answer until the client hangs up."""
+
+
+class Seen(NamedTuple):
+    """One answered request; ``first`` and ``last`` are the bytes asked for, both included, or -1 for all."""
+
+    method: str
+    key: str
+    first: int
+    last: int
+    status: int
+    sent: int
+
+
+class Gateway(ThreadingHTTPServer):
+    """Forwards to the port ``behind``; ``misbehave`` names the fault for a request, by its method and key."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, behind: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = behind
+        self.seen: list[Seen] = []
+        self.misbehave: Callable[[str, str], Fault] = lambda method, key: ""
+        self.open = 0
+        self.changed = threading.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def note(self, seen: Seen) -> None:
+        with self.changed:
+            self.seen.append(seen)
+            self.changed.notify_all()
+
+    def count(self, change: int) -> None:
+        """Connections that clients hold open at this moment."""
+        with self.changed:
+            self.open += change
+            self.changed.notify_all()
+
+    def wait_for(self, met: Callable[[], bool], seconds: float = 10) -> bool:
+        with self.changed:
+            return self.changed.wait_for(met, seconds)
+
+    def read(self, key: str, start: int = 0) -> list[tuple[int, int]]:
+        """The ranges of ``key`` that were given out, from the byte ``start`` on, in order; ends are exclusive."""
+        given = [each for each in self.seen if each.method == "GET" and each.key == key and each.status in (200, 206)]
+        return sorted((each.first, each.last + 1) for each in given if each.first >= start)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that leave are what is tested."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Gateway
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.count(1)
+
+    def finish(self) -> None:
+        with suppress(OSError):
+            super().finish()
+        self.server.count(-1)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        key = self.path.partition("?")[0]
+        fault = self.server.misbehave(self.command, key)
+        if fault == "silent":
+            self.server.note(self._seen(key, 0, 0))
+            self.connection.settimeout(30)
+            with suppress(OSError):
+                self.connection.recv(1)
+            self.close_connection = True
+            return
+        if fault == "slow down":
+            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+            self.send_response(503)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            self.server.note(self._seen(key, 503, len(body)))
+            return
+        self._forward(key, fault)
+
+    do_HEAD = do_GET
+
+    def _forward(self, key: str, fault: Fault) -> None:
+        behind = http.client.HTTPConnection("127.0.0.1", self.server.behind)
+        try:
+            behind.request(self.command, self.path, headers=dict(self.headers.items()))
+            answer = behind.getresponse()
+            self.send_response_only(answer.status, answer.reason)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("connection", "transfer-encoding"):
+                    self.send_header(name, value)
+            whole = int(answer.getheader("Content-Length") or 0)
+            if self.command == "GET" and answer.getheader("Content-Length") is None:
+                body = answer.read()
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                self.server.note(self._seen(key, answer.status, len(body)))
+                return
+            self.end_headers()
+            left, sent = (whole // 2 if fault == "broken" else whole), 0
+            while self.command == "GET" and left and (block := answer.read(min(BLOCK, left))):
+                self.wfile.write(block)
+                sent, left = sent + len(block), left - len(block)
+            self.close_connection = fault == "broken"
+            self.server.note(self._seen(key, 0 if fault == "broken" else answer.status, sent))
+        finally:
+            behind.close()
+
+    def _seen(self, key: str, status: int, sent: int) -> Seen:
+        first, _, last = self.headers.get("Range", "bytes=-1-").removeprefix("bytes=").rpartition("-")
+        return Seen(self.command, key, int(first or -1), int(last or -1), status, sent)
+
+
+@contextmanager
+def gateway(behind: int) -> Iterator[Gateway]:
+    """A gateway, for the block."""
+    with Gateway(behind) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            made.shutdown()
+            thread.join()
