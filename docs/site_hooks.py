@@ -1,34 +1,53 @@
-"""What the site's generator is told besides ``mkdocs.yml``: pages that are on their way.
+"""What the site's generator is told besides ``mkdocs.yml``.
 
-A page of ``PENDING`` that is not there yet has no place in the navigation; any other that is missing is an error.
+Decides which pages from outside of ``docs/`` are on the site too, and what becomes of links between them: they are
+written for readers of the repository, and lead to the same page here. A link to a file that is no page stays as its
+text.
 """
 
 from __future__ import annotations
 
+import os.path
+import re
 from pathlib import Path
 
-PENDING = {"embed.md", "object-stores.md", "operate.md", "threat-model.md", "tracing.md"}
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-Entry = str | dict[str, "Entry | list[Entry]"]
+ROOT = Path(__file__).parent.parent
+OUTSIDE = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("plugins/*/README.md", "examples/README.md", "examples/*/README.md")
+    for path in ROOT.glob(pattern)
+)
+"""Pages beside the code that they are about; on the site they have the same path."""
+
+_FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 
 
-def on_config(config: dict[str, object]) -> dict[str, object]:
-    """Called by mkdocs with its configuration."""
-    pages, nav = Path(str(config["docs_dir"])), config["nav"]
-    if isinstance(nav, list):
-        config["nav"] = _present(nav, pages)
-    return config
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages from outside."""
+    for path in OUTSIDE:
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    return files
 
 
-def _present(entries: list[Entry], pages: Path) -> list[Entry]:
-    kept: list[Entry] = []
-    for entry in entries:
-        if isinstance(entry, str):
-            kept.append(entry)
-            continue
-        ((title, inner),) = entry.items()
-        if isinstance(inner, list):
-            kept.append({title: _present(inner, pages)})
-        elif not (isinstance(inner, str) and inner in PENDING and not (pages / inner).exists()):
-            kept.append(entry)
-    return kept
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead every link to where its target is on the site."""
+    here = page.file.src_uri
+    parts = _FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else _LINK.sub(lambda link: _led(link, here), part) for part in parts)
+
+
+def _led(link: re.Match[str], here: str) -> str:
+    place = here if here in OUTSIDE else f"docs/{here}"
+    target = os.path.normpath(os.path.join(os.path.dirname(place), link["path"]))
+    if not (ROOT / target).exists():
+        return link[0]  # for the generator to complain of
+    there = {"README.md": "index.md"}.get(target, target.removeprefix("docs/"))
+    if target not in OUTSIDE and target != "README.md" and not target.startswith("docs/"):
+        return link["text"]
+    return f"[{link['text']}]({os.path.relpath(there, os.path.dirname(here) or '.')}{link['anchor'] or ''})"
+

@@ -147,6 +147,14 @@ def test_no_setting_is_taken_for_a_slip() -> None:
     }
 
 
+def test_what_kubernetes_says_of_services_is_no_slip() -> None:
+    service = ["COLDSTART_REDIS_SERVICE_HOST", "COLDSTART_REDIS_SERVICE_PORT", "COLDSTART_REDIS_PORT"]
+    service += ["COLDSTART_REDIS_PORT_6379_TCP_ADDR", "COLDSTART_SERVICE_HOST", "COLDSTART_PORT"]
+    assert misspelt(service, config.declared()) == {}
+    assert misspelt([*service, "COLDSTART_REDIS_URL"], config.declared()) == {"COLDSTART_REDIS_URL": "COLDSTART_REDIS"}
+    assert set(misspelt(["COLDSTART_REDIS_PORT"], config.declared())) == {"COLDSTART_REDIS_PORT"}
+
+
 def test_passwords_are_not_shown() -> None:
     redis = config.declared()["redis"]
     for url in ("redis://:s3cret@h/0", "rediss://ann:s3cret@h:1", "redis://ann:s3@cret@h", "unix:///p?password=s3cret"):

@@ -14,10 +14,11 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from coldstart.config import files
+from coldstart.config.declared import Declared, declared
 from coldstart.config.files import File
 from coldstart.config.kinds import plain
-from coldstart.config.names import PREFIX, misspelt, nearest, variable
-from coldstart.config.settings import Declared, Settings, declared
+from coldstart.config.names import PREFIX, misspelt, nearest, of_services, variable
+from coldstart.config.settings import Settings
 from coldstart.errors import ConfigError
 
 FILE: Final = f"{PREFIX}CONFIG"
@@ -82,7 +83,7 @@ def resolve(
 def checked(settings: object) -> Settings:
     """``settings`` as they are; raises ConfigError for what is no Settings, and for a value that cannot be."""
     if not isinstance(settings, Settings):
-        raise ConfigError(f"settings is {settings!r:.80}", advice="give a coldstart.Settings, or None")
+        raise ConfigError(f"settings is a {type(settings).__name__}", advice="give a coldstart.Settings, or None")
     for name, each in declared().items():
         _converted(each, _Given(Origin("argument", name), name, getattr(settings, name), strict=True))
     return settings
@@ -102,7 +103,7 @@ def slips() -> dict[str, str]:
 
 def others() -> list[str]:
     """Variables of this process that begin as ours do, and are neither settings nor slips: a plugin's, perhaps."""
-    ours = {*map(variable, _known()), *slips()}
+    ours = {*map(variable, _known()), *slips(), *of_services(os.environ)}
     return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in ours)
 
 

@@ -7,15 +7,13 @@ environment or a file; ``loading.py`` does, and ``replica.py`` uses the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Literal
 
 import msgspec
 
 from coldstart.config import launch, places
-from coldstart.config.kinds import Setting, amount, count, gbps, ratio, seconds, text
+from coldstart.config.kinds import amount, count, gbps, ratio, seconds, text
 from coldstart.plan import Limits
 from coldstart.scrubbing import Pace
 from coldstart.shelves.location import ShelfSettings
@@ -408,42 +406,3 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.cache == "none":
             return None
         return places.expanded(self.cache) if self.cache else places.cache()
-
-
-class Declared(msgspec.Struct, frozen=True):
-    """One field of :class:`Settings` with all that is written down about it; ``type`` is as in the annotation."""
-
-    name: str
-    type: object
-    default: str | int | float
-    setting: Setting
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The texts that it may be, where its type is a ``Literal``; empty: any, or a number."""
-        return get_args(self.type)
-
-    @property
-    def wanted(self) -> str:
-        """What a value must be, in words."""
-        if self.choices:
-            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
-        if self.type is str:
-            return "text"
-        number = "a whole number" if self.type is int else "a number"
-        of = f" of {_UNITS.get(self.setting.unit, self.setting.unit)}" if self.setting.unit else ""
-        return f"{number}{of} from {self.setting.range}"
-
-
-_UNITS = {"s": "seconds"}
-
-
-@cache
-def declared() -> Mapping[str, Declared]:
-    """Every setting by its name, in the order of the page."""
-    hints = get_type_hints(Settings, include_extras=True)
-    found: dict[str, Declared] = {}
-    for field in msgspec.structs.fields(Settings):
-        kind, setting = get_args(hints[field.name])
-        found[field.name] = Declared(field.name, kind, field.default, setting)
-    return found

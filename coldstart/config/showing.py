@@ -9,8 +9,8 @@ import json
 import re
 from textwrap import wrap
 
+from coldstart.config.declared import Declared, declared
 from coldstart.config.kinds import plain
-from coldstart.config.settings import Declared, declared
 
 _COLUMNS = 118
 _HEAD = """\

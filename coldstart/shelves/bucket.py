@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 _CONNECT_SECONDS: Final = 5.0
+"""Of one connection to the store; one that is dropped on the way is tried again."""
 _REQUEST_SECONDS: Final = 600.0
 """Of one request in all; one on which nothing moves ends long before."""
 _RETRIES: Final = 10

@@ -81,3 +81,10 @@ def test_a_bad_file_stops_every_command_that_reads_settings(coldstart: CommandLi
         done = coldstart(*command, COLDSTART_CONFIG=str(file))
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert f"slots in {file}:1 is 0" in done.stderr
+
+
+def test_commands_go_by_the_file(coldstart: CommandLine, file: Path, refused: str) -> None:
+    file.write_text(f'redis = "{refused}"\n')
+    done = coldstart("peers", COLDSTART_CONFIG=str(file))
+    assert done.returncode == 7
+    assert refused.removeprefix("redis://") in done.stderr

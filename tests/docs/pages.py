@@ -1,7 +1,8 @@
 """The pages as their readers get them: every Markdown file, its blocks of code, its commands and its links.
 
-Decides what a block is and what a comment before it asks for. A block of Python is run; before one that cannot be there
-is ``<!-- not run: REASON -->``, and before one that is shown from a file ``<!-- from FILE -->``.
+Decides what a block is and what a comment before it asks for. A block of Python is run. Before one that cannot be there
+is ``<!-- not run: REASON -->``, before one that is no program by itself ``<!-- fragment: REASON -->``, and before one
+that is shown from a file ``<!-- from FILE -->``.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class Block(NamedTuple):
         return self.said.removeprefix("from ") if self.said.startswith("from ") else ""
 
     @property
+    def fragment(self) -> str:
+        """Why it is compiled only."""
+        return self.said.removeprefix("fragment: ") if self.said.startswith("fragment: ") else ""
+
+    @property
     def not_run(self) -> str:
-        """Why it cannot be run."""
+        """Why it cannot be run; it is checked by mypy all the same."""
         return self.said.removeprefix("not run: ") if self.said.startswith("not run: ") else ""
 
 

@@ -5,14 +5,19 @@ A block is run, and checked by mypy, below ``from tests.docs.stand_ins import *`
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager as asynccontextmanager
 from typing import TYPE_CHECKING
 
 import torch as torch
+import uvicorn as uvicorn
+from fastapi import FastAPI as FastAPI
 from torch import nn as nn
 
 import coldstart as coldstart
 from coldstart import Group as Group
 from coldstart import Rank as Rank
+from coldstart.asgi import HealthRoutes as HealthRoutes
+from coldstart.healthchecks import HealthChecks as HealthChecks
 from coldstart.skeletons.module import ModuleSkeleton as ModuleSkeleton
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     """A replica that serves; made for each block."""
 
 path = "/models/minilm"
+checks = HealthChecks()
 start_id = "start-1"
 index = 0
 rank = Rank(pp=0, pp_size=2)
