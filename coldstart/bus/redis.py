@@ -95,7 +95,11 @@ class RedisBus:
         with anyio.move_on_after(seconds):
             bus = cls(server, namespace, await address.local(), seconds)
             if probe:
-                await bus.shards()
+                try:
+                    await bus.shards()
+                except BusError:
+                    await bus.aclose()
+                    raise
             return bus
         raise server.late("connecting", seconds)
 

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from coldstart import config
-from coldstart.cli.checks import machine, network, security
+from coldstart.cli.checks import machine, network, permissions, security
 from coldstart.cli.checks.check import SECONDS, Check, Look, blocking, fail, guarded
 from coldstart.cli.checks.checkpoint import readable
 from coldstart.cli.checks.links import LinkChecks
@@ -45,12 +45,20 @@ def run(redis: str | None, peer: str = "", checkpoint: str = "", *, json: bool) 
     anyio.run(_examine, redis, peer, checkpoint, desk)
     failed = sum(check.status == "fail" for check in desk.checks)
     if json:
-        emit({"ok": not failed, "checks": desk.checks})
+        emit({"ok": not failed, "checks": desk.checks, "next": next_steps(desk.checks)})
     else:
         warned = sum(check.status == "warn" for check in desk.checks)
         say(f"{len(desk.checks) - warned - failed} fine, {_counted(warned, 'warning')}, {_counted(failed, 'failure')}")
+        for step in next_steps(desk.checks)[:1]:
+            say(f"next: {step}")
     if failed:
         raise typer.Exit(1)
+
+
+def next_steps(checks: Sequence[Check]) -> list[str]:
+    """What to do, failures first, then what only makes starts slower."""
+    found = [check for status in ("fail", "warn") for check in checks if check.status == status]
+    return [f"{check.name}: {check.advice}" for check in found if check.advice]
 
 
 class _Desk:
@@ -109,6 +117,7 @@ async def _examine_settings(settings: Settings, peer: str, desk: _Desk) -> None:
             await desk.take("round trip", store.round_trips)
             await desk.take("clock", store.clock)
             await desk.take("store memory", store.eviction)
+            await desk.take("permissions", partial(permissions.store, store.bus))
         for name, look in (
             ("authentication", security.authentication),
             ("digest", security.digest),
@@ -124,6 +133,8 @@ async def _examine_settings(settings: Settings, peer: str, desk: _Desk) -> None:
             await desk.take(f"links to {peer}", partial(links.to_peer, peer, store.bus), PEER_SECONDS)
         await desk.take("paths", links.capabilities, SLOW_SECONDS)
         await desk.take("skeletons", links.skeletons)
+        await desk.take("cache", blocking(partial(permissions.cache, settings)))
+        await desk.take("metrics", blocking(partial(permissions.metrics, settings)))
 
 
 def _show(check: Check) -> None:

@@ -24,7 +24,7 @@ def run(redis: str | None, worker: str, last: int, *, follow: bool, json: bool) 
 
 
 async def _read(redis: str | None, worker: str, last: int, follow: bool, json: bool) -> None:
-    told: set[Item] = set()
+    told: set[tuple[str, str, int]] = set()
     lost = False
     async with looker(redis) as looks:
         while True:
@@ -41,10 +41,10 @@ async def _read(redis: str | None, worker: str, last: int, follow: bool, json: b
                     note("the store is back")
                 lost = False
                 found = _wanted(look, worker)
-                news = [item for item in (found if told or not last else found[-last:]) if item not in told]
-                for item in news:
-                    emit(item) if json else say(_line(item))
-                told = set(found)
+                for item in found[-last:] if last and not told else found:
+                    if item.key not in told:
+                        emit(item) if json else say(_line(item))
+                told.update(item.key for item in found)
                 if not follow:
                     _nothing(look, worker, any_told=bool(found), json=json)
                     return
@@ -52,7 +52,6 @@ async def _read(redis: str | None, worker: str, last: int, follow: bool, json: b
 
 
 def _wanted(look: Look, worker: str) -> list[Item]:
-    """Once an item has been told, a later version of it (a source that got a name) is another one."""
     return items(start for start in look.starts if not worker or start.worker == worker)
 
 

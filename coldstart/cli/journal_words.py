@@ -6,6 +6,7 @@ where they are printed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -16,7 +17,10 @@ from coldstart.phases.states import STORAGE, Phase
 
 
 class Item(msgspec.Struct, frozen=True):
-    """Something that happened ``at`` a moment (seconds of the epoch, on the store's clock) in one cold start."""
+    """Something that happened ``at`` a moment (seconds of the epoch, on the store's clock) in one cold start.
+
+    It is the ``number``-th of its ``kind`` there: that stays so, while moments and words may be known better later.
+    """
 
     at: float
     worker: str
@@ -24,15 +28,22 @@ class Item(msgspec.Struct, frozen=True):
     shard: str
     kind: str
     words: str
+    number: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it from all others."""
+        return self.start, self.kind, self.number
 
 
 def items(starts: Iterable[ColdStart]) -> list[Item]:
     """Everything, in the order in which it happened."""
-    found = [
-        Item(at, start.worker, start.start, start.shard, kind, words)
-        for start in starts
-        for at, kind, words in _of(start)
-    ]
+    found: list[Item] = []
+    for start in starts:
+        count: Counter[str] = Counter()
+        for at, kind, words in _of(start):
+            found.append(Item(at, start.worker, start.start, start.shard, kind, words, count[kind]))
+            count[kind] += 1
     return sorted(found, key=lambda item: item.at)
 
 

@@ -22,7 +22,11 @@ COLUMNS = ("shard", "worker", "state", "chunks>", "slots>", "transports", "host"
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """One advert as ``--json`` tells it; ``age`` is in seconds since SERVE, if the worker says so."""
+    """One advert as ``--json`` tells it.
+
+    ``age`` is in seconds since SERVE, if the worker says so; ``rate`` in bytes per second, at which its weights came
+    from a peer (0: they did not).
+    """
 
     worker: str
     state: str
@@ -33,6 +37,8 @@ class Worker(msgspec.Struct, frozen=True):
     transports: tuple[str, ...]
     host: str
     device: str
+    rack: str
+    rate: int
     generation: int
     incarnation: str
     layout: str
@@ -81,6 +87,8 @@ def _worker(advert: Advert, now: float) -> Worker:
         transports=advert.transports,
         host=advert.host,
         device=advert.device,
+        rack=advert.rack,
+        rate=advert.rate,
         generation=advert.generation,
         incarnation=advert.incarnation,
         layout=advert.layout,

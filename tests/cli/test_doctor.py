@@ -42,6 +42,7 @@ def found(result: Result) -> Mapping[str, Check]:
     """The checks of ``--json`` by name."""
     told = json.loads(result.stdout)
     checks = {check["name"]: Check(**check) for check in told["checks"]}
+    assert len(told["next"]) == sum(check.status != "ok" for check in checks.values())
     assert len(checks) == len(told["checks"]), "a name stands for two checks"
     failed = [check for check in checks.values() if check.status == "fail"]
     assert told["ok"] is (not failed)
@@ -62,6 +63,9 @@ def test_a_healthy_machine_in_a_pipe(coldstart: Any, directory: Path) -> None:
     assert time.monotonic() - began < 20
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
+    if lines[-1].startswith("next: "):
+        assert sum("warn" in line[:6] for line in lines) > 0
+        lines.pop()
     assert {line[:6].strip() for line in lines[:-1]} <= {"ok", "warn", ""}
     assert any(line.startswith("ok    loopback tcp ") and "67.1 MB verified at" in line for line in lines)
     assert any(line.startswith("ok    store ") and "the embedded store answers: Valkey" in line for line in lines)
@@ -133,6 +137,31 @@ def test_a_store_that_forgets_or_hides_is_a_warning(doctor: Doctor, store: str) 
     assert "does not describe itself" in checks["store"].finding
     assert checks["round trip"].status == "ok"
     assert "clock" not in checks
+
+
+def test_what_this_user_may_not_do_is_named(doctor: Doctor, store: str) -> None:
+    assert "letters, truths" in found(doctor("--json", "--redis", store))["permissions"].finding
+    with redis.Redis(unix_socket_path=store.removeprefix("unix://")) as client:
+        commands = ["-xread"]
+        client.acl_setuser("deaf", enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=commands)
+        client.acl_setuser("else", enabled=True, passwords=["+pw"], keys=["other:*"], categories=["+@all"])
+    deaf = found(doctor("--json", "--redis", f"{store}?username=deaf&password=pw"))["permissions"]
+    assert (deaf.status, deaf.finding.split(":")[0]) == ("fail", "the store refuses letters")
+    result = doctor("--json", "--redis", f"{store}?username=else&password=pw")
+    assert found(result)["store"].status == "fail"
+    assert "denies this user" in found(result)["store"].finding
+
+
+def test_a_cache_that_cannot_be_written_and_a_port_that_is_taken(doctor: Doctor, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        more = {"COLDSTART_METRICS_PORT": port, "COLDSTART_METRICS_HOST": "127.0.0.1", "COLDSTART_CACHE": str(file)}
+        checks = found(doctor("--json", "--redis", "none", **more))
+    assert (checks["cache"].status, checks["metrics"].status) == ("warn", "warn")
+    assert "no leave to write" in checks["cache"].finding
+    assert port in checks["metrics"].finding
 
 
 def test_a_directory_open_to_others_fails(doctor: Doctor, directory: Path) -> None:

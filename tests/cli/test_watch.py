@@ -26,13 +26,13 @@ SECONDS = 40.0
 class Told:
     """What a command that goes on says, line by line, within a deadline."""
 
-    def __init__(self, coldstart: Any, *words: str) -> None:
+    def __init__(self, coldstart: Any, *words: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             coldstart._command(words),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**coldstart.environment, "PYTHONUNBUFFERED": "1"},
+            env={**coldstart.environment, "PYTHONUNBUFFERED": "1", **environment},
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -46,7 +46,7 @@ class Told:
     def end(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=SECONDS)
-        assert self.process.returncode == -15 or self.process.returncode == 143
+        assert self.process.returncode in (-15, 143)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -58,8 +58,8 @@ class Told:
 def told(coldstart: Any) -> Iterator[Callable[..., Told]]:
     running: list[Told] = []
 
-    def tell(*words: str) -> Told:
-        running.append(Told(coldstart, *words))
+    def tell(*words: str, **environment: str) -> Told:
+        running.append(Told(coldstart, *words, **environment))
         return running[-1]
 
     yield tell
@@ -75,10 +75,12 @@ def test_a_store_that_vanishes_is_waited_for(
     with start_blocking_portal() as portal:
         with portal.wrap_async_context_manager(embedded(directory)):
             watch, follow = told("watch", "--json", "--every", "0.2"), told("journal", "--follow")
+            drawn = told("watch", "--every", "0.2", FORCE_COLOR="1")
             watch.until(lambda line: json.loads(line).get("weights") == [])
         lost = json.loads(watch.until(lambda line: "lost" in json.loads(line)))
         assert lost["lost"]
         follow.until(lambda line: "the store is lost, and waited for" in line)
+        assert "\x1b[" in drawn.until(lambda line: "the store is lost for" in line), "drawn in place"
         once = coldstart("watch", "--once")
         assert once.returncode == 7
         one_line(once.stderr)

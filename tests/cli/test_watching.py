@@ -101,6 +101,17 @@ def test_a_large_fleet_fits_and_hostile_names_stay_on_their_line() -> None:
     assert len(lines(picture(look))) == 1 + 1 + 2 + 1 + MOST
 
 
+def test_what_is_known_better_later_is_not_another_thing() -> None:
+    """Moments move when the worker's clock is placed better, or when the end of a pull says how long it was."""
+    before = start("b", source="a")
+    pull = before.transfers[0]
+    after = replace(
+        before, began=before.began - 0.4, transfers=(replace(pull, begin=pull.begin - 0.1, end=NOW, outcome="ok"),)
+    )
+    known = {item.key for item in items((before,))}
+    assert [item.kind for item in items((after,)) if item.key not in known] == ["pulled"]
+
+
 def test_the_journal_tells_one_thing_after_the_other() -> None:
     marks = (Mark(NOW - 20, "stalled", "nothing came", "a", 1),)
     done = replace(start("b", source="a", outcome="serving", sources={"a": 10**9}), marks=marks)

@@ -275,6 +275,7 @@ class _Collector(BaseHTTPRequestHandler):
 
 
 def test_traces_go_to_the_endpoint_that_the_environment_names(tmp_path: Path, write_checkpoint: Write) -> None:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     where = str(write_checkpoint(tmp_path / "m"))
@@ -294,6 +295,9 @@ def test_traces_go_to_the_endpoint_that_the_environment_names(tmp_path: Path, wr
     assert done.returncode == 0, done.stderr
     names: list[str] = []
     assert {path for path, _ in bodies} == {"/v1/traces", "/v1/metrics"}
+    told = [ExportMetricsServiceRequest.FromString(body) for path, body in bodies if path == "/v1/metrics"]
+    scopes = [scope for each in told for group in each.resource_metrics for scope in group.scope_metrics]
+    assert "coldstart.start.duration" in {metric.name for scope in scopes for metric in scope.metrics}
     for body in (body for path, body in bodies if path == "/v1/traces"):
         request = ExportTraceServiceRequest.FromString(body)
         names += [span.name for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
