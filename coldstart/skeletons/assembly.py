@@ -194,7 +194,8 @@ def _in_place(
     digester: ChunkDigester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
-    memory = in_place(module, wanted, order.device)
+    unregistered = skeleton.held(module) if isinstance(skeleton, ModuleSkeleton) else {}
+    memory = in_place(module, wanted, order.device, unregistered)
     watch = ModuleWatch(module, memory)
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
 

@@ -195,7 +195,7 @@ class ModuleSkeleton(Generic[M]):
 
     def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
         extra = encoded(module, self._extra_state, device) if self._extra_state else {}
-        declared = replace(self._undeclared, extra=extra)
+        declared = replace(self._undeclared, extra=extra, held=self.held(module))
         inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
             declared = replace(declared, local=self.absent(module, inventory, checkpoint))
@@ -218,6 +218,13 @@ class ModuleSkeleton(Generic[M]):
         )
 
     # ---------------------------------------------------------------------- after the arena
+
+    def held(self, module: nn.Module) -> Mapping[str, torch.Tensor]:
+        """Weights that no submodule registers, by the names they are carried under; for builders to override.
+
+        Asked of a module of this family at any time, also of one that this builder has not made.
+        """
+        return {}
 
     def inventory(self, module: M, declared: Declared) -> Inventory:
         """What the module is made of; builders that name tensors differently override it."""
@@ -295,7 +302,8 @@ class ModuleSkeleton(Generic[M]):
 
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)
-        return self.inventory(module, built.declared if built else self._undeclared)
+        declared = built.declared if built else self._undeclared
+        return self.inventory(module, replace(declared, held=self.held(module)))
 
     # --------------------------------------------------------------------------- checkpoint
 

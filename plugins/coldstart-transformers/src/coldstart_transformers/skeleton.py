@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
@@ -116,6 +117,14 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 memory = torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32, device="meta")
                 exchange(module, parameter, memory)
 
+    def held(self, module: nn.Module) -> Mapping[str, torch.Tensor]:
+        return self._quantisation.held(module) if self._quantisation else {}
+
+    @property
+    def leaves_memory(self) -> bool:
+        """See :class:`coldstart.ports.Leaving`."""
+        return self._quantisation is not None and self._quantisation.repacks
+
     # --------------------------------------------------------------------------- checkpoint
 
     def find_names(
@@ -125,13 +134,16 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         return {name: names[name] for name in carried if name in names}
 
     def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        converted = self._renamed(module, checkpoint).converted
+        reworked = self._quantisation is not None and self._quantisation.reworks
+        converted = reworked or self._renamed(module, checkpoint).converted
         return None if converted else super().stored_names(module, checkpoint)
 
     def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
         """What becomes of the tensors that are no part of another: those are stored as they are."""
         parts = frozenset(self._parts.values())
-        return renamed(module, [name for name in checkpoint.tensors if name not in parts])
+        beside = self._quantisation is not None and self._quantisation.stateful
+        quantizer = None if beside else getattr(module, "hf_quantizer", None)  # whose operation spares those
+        return renamed(module, [name for name in checkpoint.tensors if name not in parts], quantizer)
 
     @property
     def _parts(self) -> Mapping[str, str]:
@@ -154,7 +166,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 f"{checkpoint.path} has no weights for {', '.join(absent[:3])}{more} of {type(module).__name__}",
                 advice="give auto= a class that the checkpoint was saved from",
             )
-        values = tensors_of(loaded)
+        values = {**tensors_of(loaded), **self.held(loaded)}
         if other := differing(module, loaded) or min(carried.keys() - values.keys(), default=""):
             raise SkeletonError(f"{other} was loaded as another kind of tensor than the skeleton has", advice=_BUG)
         with torch.no_grad():
@@ -181,6 +193,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             loaded: tuple[PreTrainedModel, Mapping[str, Iterable[object]]] = model.from_pretrained(  # type: ignore[assignment]
                 path,
                 dtype=self._requested or "auto",
+                device_map=self._quantisation.where if self._quantisation else None,
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,  # which changes what is returned
