@@ -33,7 +33,7 @@ from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
-from coldstart.skeletons.stored import fill, find_names, one_to_one
+from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one
 from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
@@ -316,6 +316,16 @@ class ModuleSkeleton(Generic[M]):
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, str] | None:
         carried = self.carried(module)
         return one_to_one(carried, checkpoint, self.find_names(module, carried, checkpoint))
+
+    def lacking(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
+        """In words, which carried tensors ``checkpoint`` has no value for, as far as names and shapes tell."""
+        carried = self.carried(module)
+        return lacking(carried, checkpoint, self.find_names(module, carried, checkpoint))
+
+    def unused(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
+        """The tensors of ``checkpoint`` that are none of the module's, where it maps one to one."""
+        used = self.find_names(module, self.carried(module), checkpoint).values()
+        return sorted(checkpoint.tensors.keys() - set(used))
 
     def load(self, module: M, checkpoint: Checkpoint) -> None:
         """Copy the checkpoint's tensors in place, converting them only if a dtype was asked for."""

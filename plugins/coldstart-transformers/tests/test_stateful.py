@@ -96,7 +96,10 @@ def test_a_weight_without_its_scales_is_refused(bits: str, quantised: Callable[[
         FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b'{"nested_offset": "x"}', b" " * 5000], ids=["cut", "list", "word", "long"])
+HOSTILE = [b"{", b"[]", b'{"nested_offset": "x"}', b" " * 5000]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=["cut", "list", "word", "long"])
 def test_hostile_words_are_refused(text: bytes, quantised: Callable[[str], Path], tmp_path: Path) -> None:
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         tensors[f"{Q}.weight.quant_state.bitsandbytes__nf4"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)

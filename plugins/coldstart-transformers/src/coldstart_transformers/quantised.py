@@ -85,6 +85,11 @@ class Quantisation:
         return self.method in STATEFUL
 
     @property
+    def as_stored(self) -> bool:
+        """Whether what is carried are the stored tensors."""
+        return not (self._dequantises or self.reworks)
+
+    @property
     def where(self) -> dict[str, str] | None:
         """The devices to name to the ordinary loader; None for its own choice."""
         return {"": "cpu"} if self.method == "metal" else None  # it would choose a device that is not there

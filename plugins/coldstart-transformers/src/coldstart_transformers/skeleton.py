@@ -22,6 +22,7 @@ from coldstart.errors import SkeletonError
 from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
+from coldstart.skeletons.stored import lacking
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.naming import Renamed, renamed
@@ -134,9 +135,23 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         return {name: names[name] for name in carried if name in names}
 
     def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+        return None if self._converted(module, checkpoint) else super().stored_names(module, checkpoint)
+
+    def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
+        if self._quantisation is not None and not self._quantisation.as_stored:
+            return ()  # what the loader calls the stored tensors is known to its converters only
+        carried = self.carried(module)
+        names = self.find_names(module, carried, checkpoint)
+        found = lacking(carried, checkpoint, names, shapes=not self._converted(module, checkpoint)) if names else ()
+        ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
+        return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
+
+    def unused(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
+        return sorted(set(super().unused(module, checkpoint)) - set(self._parts.values()))
+
+    def _converted(self, module: PreTrainedModel, checkpoint: Checkpoint) -> bool:
         reworked = self._quantisation is not None and self._quantisation.reworks
-        converted = reworked or self._renamed(module, checkpoint).converted
-        return None if converted else super().stored_names(module, checkpoint)
+        return reworked or self._renamed(module, checkpoint).converted
 
     def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
         """What becomes of the tensors that are no part of another: those are stored as they are."""
