@@ -25,6 +25,7 @@ from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
 from coldstart.skeletons.stored import lacking
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
+from coldstart_transformers.bounds import check_size
 from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
@@ -86,6 +87,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         quantisation = self._quantisation
         if quantisation is not None:
             dtype = quantisation.dtype(dtype)
+        check_size(lambda: make(copy.deepcopy(config), dtype=dtype), checkpoint, packed=quantisation is not None)
         model = make(copy.deepcopy(config), dtype=dtype)
         if quantisation is not None and isinstance(model, PreTrainedModel):
             quantisation.replace_modules(model, dtype, checkpoint)
