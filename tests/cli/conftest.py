@@ -99,7 +99,7 @@ def broken_plugin(tmp_path: Path) -> str:
 
 @pytest.fixture
 def odd_skeleton(tmp_path: Path) -> str:
-    """A directory for PYTHONPATH with a distribution that brings two builders: of a module with extra state, and without."""
+    """A directory for PYTHONPATH: a distribution with two builders, of a module with extra state and of one without."""
     home = tmp_path / "site"
     info = home / "odd_skeleton-1.0.dist-info"
     info.mkdir(parents=True)
