@@ -8,10 +8,12 @@ VLLM_VENV ?= .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 RAY_VENV ?= .venv-ray
 RAY_READY := $(RAY_VENV)/.ready
+GPTQ_VENV ?= .venv-gptq
+GPTQ_READY := $(GPTQ_VENV)/.ready
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm zoo fuzz soak bench bench-fleet \
+.PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm test-gptq zoo fuzz soak bench bench-fleet \
 	plot-fleet traces diagram docs clean
 
 help: ## show this help
@@ -53,6 +55,9 @@ test-nccl: $(READY) ## everything of plugins/coldstart-nccl: processes that die,
 
 test-vllm: $(VLLM_READY) ## everything of plugins/coldstart-vllm: real vLLM engines on the CPU, in an environment of 3.4 GB
 	@OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/pytest plugins/coldstart-vllm/tests
+
+test-gptq: $(GPTQ_READY) ## GPTQ, AWQ and AutoRound with their own packages on the CPU, in an environment of its own
+	@OMP_NUM_THREADS=1 $(GPTQ_VENV)/bin/pytest plugins/coldstart-transformers/tests/test_gptq.py
 
 bench: $(READY) ## coldstart side by side with the limits of this machine
 	@$(BIN)/coldstart bench
@@ -109,6 +114,15 @@ $(RAY_READY): pyproject.toml requirements-ray.txt
 	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+$(GPTQ_READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requirements-dev.txt requirements-gptq.txt
+	@echo "setting up $(GPTQ_VENV) (once; a few minutes)"
+	@test -x $(GPTQ_VENV)/bin/python || $(PYTHON) -m venv $(GPTQ_VENV)
+	@$(GPTQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@$(GPTQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-gptq.txt
+	@$(GPTQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--editable . --editable plugins/coldstart-transformers
+	@touch $@
+
 clean: ## remove what was built here
-	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) $(GPTQ_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -144,7 +144,8 @@ def inspect(
 ) -> None:
     """Show what a cold start of this checkpoint would carry, recompute, leave to serving, or refuse.
 
-    Builds the module without its weights. Exit code 2 if it holds state that is refused.
+    Builds the module without its weights. Exit code 2 if it holds state that is refused, 3 if the checkpoint lacks
+    weights of it; tensors of the checkpoint that are none of its own are told and left out.
     """
     from coldstart.cli import inspect as module
 

@@ -159,16 +159,19 @@ def _rewrap(module: nn.Module, moved: Mapping[int, torch.Tensor]) -> None:
             _replace(module, wrapper, made_again(wrapper, now))
 
 
-def in_place(module: nn.Module, wanted: Mapping[str, object], device: str) -> InPlace:
+def in_place(
+    module: nn.Module, wanted: Mapping[str, object], device: str, unregistered: Mapping[str, torch.Tensor] | None = None
+) -> InPlace:
     """The memory of a loaded ``module``: its tensors of the names in ``wanted``, where they lie.
 
     Args:
         wanted: the carried tensors of a skeleton of the same family, for comparison.
+        unregistered: what of ``module`` is carried although no submodule registers it.
 
     Raises:
         SkeletonError: a tensor is missing, lies elsewhere, or is not what a joiner will have.
     """
-    held = tensors_of(module)
+    held = {**tensors_of(module), **(unregistered or {})}
     where = device_of(device)
     skeleton = {name: value for name, value in wanted.items() if isinstance(value, torch.Tensor)}
     if missing := [name for name in skeleton if name not in held]:

@@ -230,7 +230,8 @@ def _in_place(
     digester: Digester,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
-    memory = in_place(module, wanted, order.device)
+    unregistered = skeleton.held(module) if isinstance(skeleton, ModuleSkeleton) else {}
+    memory = in_place(module, wanted, order.device, unregistered)
     watch = ModuleWatch(module, memory)
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
 
@@ -283,13 +284,17 @@ def _shard(order: Order, skeleton: Skeleton[nn.Module], found: Found) -> Shard:
 class Inspected(msgspec.Struct, frozen=True):
     """What a builder makes of a checkpoint, without its weights.
 
-    ``whole_read`` says why storage could only be read as a whole; empty where it maps byte for byte.
+    ``whole_read`` says why storage could only be read as a whole; empty where it maps byte for byte. ``lacking`` says
+    which weights the checkpoint has no value for, ``unused`` which of its tensors are none of the module's, as far as
+    can be known without reading it.
     """
 
     skeleton: str
     model: str
     classification: Classification
     whole_read: str
+    lacking: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 def inspect(order: Order) -> Inspected:
@@ -303,11 +308,16 @@ def inspect(order: Order) -> Inspected:
     module = survey(checkpoint, order.rank, "cpu")
     found = skeleton.classify(module)
     whole = ""
+    wanting: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     if not found.refusals:
         names = skeleton.stored_names(module, checkpoint)
         placed = None if names is None else place(_layout(skeleton, module), names, checkpoint)
         whole = _why_whole(skeleton, module, checkpoint, placed)
-    return Inspected(skeleton.name, type(module).__name__, found, whole)
+        if isinstance(skeleton, ModuleSkeleton):
+            wanting = tuple(skeleton.lacking(module, checkpoint))
+            unused = tuple(skeleton.unused(module, checkpoint)) if isinstance(placed, Placement) else ()
+    return Inspected(skeleton.name, type(module).__name__, found, whole, wanting, unused)
 
 
 def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:

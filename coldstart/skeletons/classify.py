@@ -36,6 +36,7 @@ class Declared:
         local: names of persistent buffers that are computed here after all.
         runtime: patterns (``*`` and ``?``) of names that serving fills, and that need no value at the start.
         extra: names of extra state that is carried, to the tensor that carries it.
+        held: tensors that no submodule registers, but that are weights, by the names they are carried under.
         wrappers: whether tensors made of other tensors may travel as these (``wrappers.py``).
         names: all there was when the module was built; None while it is being built.
     """
@@ -43,6 +44,7 @@ class Declared:
     local: Collection[str] = ()
     runtime: Collection[str] = ()
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    held: Mapping[str, torch.Tensor] = field(default_factory=dict)
     wrappers: bool = False
     names: Collection[str] | None = None
 
@@ -114,6 +116,7 @@ def take_inventory(module: nn.Module, declared: Declared | None = None) -> Inven
     """Walk ``module`` and put everything it holds into its class."""
     declared = declared or Declared()
     items = [*_registered(module, declared)]
+    items += [Item(name, "nested attribute", "carried", tensor) for name, tensor in declared.held.items()]
     try:
         items += _unregistered(module, items, declared)
     except TooMuch as error:

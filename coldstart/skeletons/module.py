@@ -33,7 +33,7 @@ from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
-from coldstart.skeletons.stored import fill, find_names, one_to_one
+from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one
 from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
@@ -195,7 +195,7 @@ class ModuleSkeleton(Generic[M]):
 
     def _record(self, module: M, checkpoint: Checkpoint | None, device: torch.device) -> None:
         extra = encoded(module, self._extra_state, device) if self._extra_state else {}
-        declared = replace(self._undeclared, extra=extra)
+        declared = replace(self._undeclared, extra=extra, held=self.held(module))
         inventory = self.inventory(module, declared)
         if checkpoint is not None and not inventory.problems:
             declared = replace(declared, local=self.absent(module, inventory, checkpoint))
@@ -218,6 +218,13 @@ class ModuleSkeleton(Generic[M]):
         )
 
     # ---------------------------------------------------------------------- after the arena
+
+    def held(self, module: nn.Module) -> Mapping[str, torch.Tensor]:
+        """Weights that no submodule registers, by the names they are carried under; for builders to override.
+
+        Asked of a module of this family at any time, also of one that this builder has not made.
+        """
+        return {}
 
     def inventory(self, module: M, declared: Declared) -> Inventory:
         """What the module is made of; builders that name tensors differently override it."""
@@ -295,7 +302,8 @@ class ModuleSkeleton(Generic[M]):
 
     def _inventory(self, module: M) -> Inventory:
         built = self._built.get(module)
-        return self.inventory(module, built.declared if built else self._undeclared)
+        declared = built.declared if built else self._undeclared
+        return self.inventory(module, replace(declared, held=self.held(module)))
 
     # --------------------------------------------------------------------------- checkpoint
 
@@ -308,6 +316,16 @@ class ModuleSkeleton(Generic[M]):
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, str] | None:
         carried = self.carried(module)
         return one_to_one(carried, checkpoint, self.find_names(module, carried, checkpoint))
+
+    def lacking(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
+        """In words, which carried tensors ``checkpoint`` has no value for, as far as names and shapes tell."""
+        carried = self.carried(module)
+        return lacking(carried, checkpoint, self.find_names(module, carried, checkpoint))
+
+    def unused(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
+        """The tensors of ``checkpoint`` that are none of the module's, where it maps one to one."""
+        used = self.find_names(module, self.carried(module), checkpoint).values()
+        return sorted(checkpoint.tensors.keys() - set(used))
 
     def load(self, module: M, checkpoint: Checkpoint) -> None:
         """Copy the checkpoint's tensors in place, converting them only if a dtype was asked for."""

@@ -112,9 +112,31 @@ def _same(tensor: torch.Tensor, stored: torch.Tensor) -> bool:
     return torch.equal(elements(tensor), elements(stored.to(tensor.device, tensor.dtype)))
 
 
-def _check_complete(layout: Layout, names: Mapping[str, str]) -> None:
+def lacking(
+    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, str], *, shapes: bool = True
+) -> list[str]:
+    """In words, what ``checkpoint`` has no value for: tensors without a name in it, and those of another shape.
+
+    Args:
+        names: carried name to checkpoint name; one alias of each storage is enough.
+        shapes: whether a stored tensor has its module's shape.
+    """
+    found = [f"{name} is not in the checkpoint" for name in _missing(layout_of(carried), names)]
+    for name, stored_name in names.items():
+        here, there = tuple(carried[name].shape), checkpoint.tensors[stored_name].shape
+        if shapes and here != there:
+            found.append(f"{name} is {list(here)} here, {stored_name} is {list(there)} in the checkpoint")
+    return found
+
+
+def _missing(layout: Layout, names: Mapping[str, str]) -> list[str]:
+    """The tensors whose storage no name reaches."""
     reached = {tensor.storage for tensor in layout.tensors if tensor.name in names}
-    missing = [tensor.name for tensor in layout.tensors if tensor.storage >= 0 and tensor.storage not in reached]
+    return [tensor.name for tensor in layout.tensors if tensor.storage >= 0 and tensor.storage not in reached]
+
+
+def _check_complete(layout: Layout, names: Mapping[str, str]) -> None:
+    missing = _missing(layout, names)
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise SkeletonError(

@@ -99,12 +99,13 @@ def broken_plugin(tmp_path: Path) -> str:
 
 @pytest.fixture
 def odd_skeleton(tmp_path: Path) -> str:
-    """A directory for PYTHONPATH in which a distribution brings a builder whose module keeps extra state."""
+    """A directory for PYTHONPATH: a distribution with two builders, of a module with extra state and of one without."""
     home = tmp_path / "site"
     info = home / "odd_skeleton-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-skeleton\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[coldstart.skeletons]\nodd = odd_skeleton:Factory\n")
+    entries = "[coldstart.skeletons]\nodd = odd_skeleton:Factory\neven = odd_skeleton:Even\n"
+    (info / "entry_points.txt").write_text(entries)
     (home / "odd_skeleton.py").write_text(_ODD_SKELETON)
     return str(home)
 
@@ -127,6 +128,9 @@ class Factory:
     api = API
     probe = staticmethod(lambda: Availability(True))
     open = staticmethod(lambda dtype="": ModuleSkeleton(Odd, name="odd", runtime=["cache"]))
+
+class Even(Factory):
+    open = staticmethod(lambda dtype="": ModuleSkeleton(lambda: torch.nn.Linear(3, 2), name="even"))
 """
 
 

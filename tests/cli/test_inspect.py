@@ -33,6 +33,16 @@ def test_refusals_are_in_words(coldstart: Any, checkpoint: Path, odd_skeleton: s
     }  # fmt: skip
 
 
+def test_weights_that_the_checkpoint_lacks(coldstart: Any, checkpoint: Path, odd_skeleton: str) -> None:
+    words = ("inspect", str(checkpoint), "--skeleton", "even")
+    done = coldstart(*words, PYTHONPATH=odd_skeleton)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "  lacking: weight is not in the checkpoint\n  lacking: bias is not in the checkpoint\n" in done.stdout
+    assert done.stdout.endswith("  a cold start of this would fail: the checkpoint has no value for these weights\n")
+    told = json.loads(coldstart(*words, "--json", PYTHONPATH=odd_skeleton).stdout)
+    assert told["lacking"] == ["weight is not in the checkpoint", "bias is not in the checkpoint"]
+
+
 def test_what_cannot_be_built_is_one_line(coldstart: Any, one_line: Any, tmp_path: Path) -> None:
     done = coldstart("inspect", str(tmp_path / "nowhere"))
     assert done.returncode == 3

@@ -18,6 +18,9 @@ KIND = "quantised"
 LLAMA: Config = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
 OSS: Config = {**LLAMA, "hidden_size": 64, "intermediate_size": 32, "head_dim": 16, "num_local_experts": 4}
 OSS = {**OSS, "num_experts_per_tok": 2, "initial_context_length": 64}
+WIDE: Config = {**LLAMA, "hidden_size": 64, "intermediate_size": 64}
+"""One block of bitsandbytes in each row."""
+
 BLOCK = 16
 
 Stored = dict[str, torch.Tensor]
@@ -64,6 +67,13 @@ def int8(name: str, weight: torch.Tensor) -> Stored:
     return {name: (weight.float() / scale).round().to(torch.int8), f"{name}_scale": scale.to(weight.dtype)}
 
 
+def gemma(name: str, weight: torch.Tensor) -> Stored:
+    """One scale for each row, and one each for what comes in and goes out."""
+    scale = weight.float().abs().amax(dim=1, keepdim=True) / 127.0
+    around = {f"{name[: -len('weight')]}{side}_activation_scale": torch.tensor(0.01) for side in ("input", "output")}
+    return {name: (weight.float() / scale).round().to(torch.int8), f"{name}_scale": scale, **around}
+
+
 def mxfp4(name: str, weight: torch.Tensor) -> Stored:
     """Blocks of 32 numbers of 4 bits with a common exponent: any bytes are some numbers."""
     if not name.endswith(("gate_up_proj", "down_proj")):
@@ -79,8 +89,8 @@ def unchanged(name: str, weight: torch.Tensor) -> Stored:
     return {name: weight}
 
 
-def refused(method: str, settings: Config) -> Family:
-    """A Llama whose checkpoint says that it is quantised like that."""
+def refused(method: str, settings: Config, words: str) -> Family:
+    """A Llama whose checkpoint says that it is quantised like that; ``words`` say why that is refused."""
     return family(
         KIND,
         "LlamaForCausalLM",
@@ -89,7 +99,7 @@ def refused(method: str, settings: Config) -> Family:
         tokens,
         note=method,
         loads=False,
-        refused=f"is quantised ({method}): what transformers makes of such weights is not only plain tensors",
+        refused=f"is quantised ({method}): {words}",
         after=rewritten(method, unchanged, settings),
     )
 
@@ -116,16 +126,45 @@ def llama(
 
 def torchao(note: str, config: str, settings: Config, *, quick: bool = False) -> Family:
     """A Llama that torchao quantises as one of its configs says; refused where torchao is not installed."""
+
+    def way() -> object:
+        made = getattr(import_module("torchao.quantization"), config)(**settings)
+        return import_module("transformers").TorchAoConfig(made)
+
     missing = "No module named 'torchao'" if find_spec("torchao") is None else ""
+    stated: Config = {"quant_type": {"default": {"_type": config}}}
+    return quantising(note, way, rewritten("torchao", unchanged, stated), missing, quick=quick)
+
+
+def bitsandbytes(note: str, settings: Config, *, quick: bool = False) -> Family:
+    """A Llama that bitsandbytes quantises; refused where bitsandbytes is not installed."""
+
+    def way() -> object:
+        return import_module("transformers").BitsAndBytesConfig(**settings)
+
+    missing = "quantization requires bitsandbytes" if find_spec("bitsandbytes") is None else ""
+    without = rewritten("bitsandbytes", unchanged, settings)
+    return quantising(f"bitsandbytes {note}", way, without, missing, values=WIDE, quick=quick)
+
+
+def quantising(
+    note: str,
+    way: Callable[[], object],
+    without: Callable[[Path], None],
+    missing: str,
+    *,
+    values: Config = LLAMA,
+    quick: bool,
+) -> Family:
+    """A Llama that transformers quantises by a config, and saves. Where ``missing`` says how it must be refused for
+    lack of a package, only its config says so, by ``without``."""
 
     def after(directory: Path) -> None:
         if missing:
-            rewritten("torchao", unchanged, {"quant_type": {"default": {"_type": config}}})(directory)
+            without(directory)
             return
-        transformers, quantization = import_module("transformers"), import_module("torchao.quantization")
-        way = transformers.TorchAoConfig(getattr(quantization, config)(**settings))
         with import_module("coldstart_transformers.quiet").quiet():
-            model = transformers.LlamaForCausalLM.from_pretrained(directory, quantization_config=way)
+            model = import_module("transformers").LlamaForCausalLM.from_pretrained(directory, quantization_config=way())
             (directory / "model.safetensors").unlink()  # the model's memory may be the file's
             model.save_pretrained(directory)
 
@@ -133,7 +172,7 @@ def torchao(note: str, config: str, settings: Config, *, quick: bool = False) ->
         KIND,
         "LlamaForCausalLM",
         "LlamaConfig",
-        LLAMA,
+        values,
         tokens,
         note=note,
         dtype=BF16,
@@ -174,12 +213,20 @@ FAMILIES = [
         dtype=BF16,
         after=rewritten("mxfp4", mxfp4, EXPERTS),
     ),
-    refused("gptq", {"bits": 4}),
-    refused("awq", {"bits": 4}),
-    refused("bitsandbytes", {"load_in_4bit": True}),
+    llama("gemma int8", "gemma", gemma, {**HEAD, "num_bits": 8}, quick=True),
+    bitsandbytes("4 bits, nf4", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    bitsandbytes(
+        "4 bits, scales quantised too",
+        {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        quick=True,
+    ),
+    bitsandbytes("4 bits, fp4", {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
+    bitsandbytes("8 bits", {"load_in_8bit": True}, quick=True),
+    refused("hqq", {"quant_config": {}, "skip_modules": []}, "transformers 5 cannot read such weights back"),
+    refused("eetq", {}, "transformers loads such weights only where there is a GPU"),
     torchao("torchao int8", "Int8WeightOnlyConfig", {}, quick=True),
     torchao("torchao int8, activations too", "Int8DynamicActivationInt8WeightConfig", {}),
     torchao("torchao int4", "IntxWeightOnlyConfig", {"weight_dtype": vars(torch)["int4"]}),
     torchao("torchao float8", "Float8WeightOnlyConfig", {}),
-    refused("a-method-of-tomorrow", {}),
+    refused("a-method-of-tomorrow", {}, "coldstart does not know what transformers makes of such weights"),
 ]

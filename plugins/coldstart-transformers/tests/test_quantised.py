@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from coldstart_transformers import FACTORY
+from coldstart_transformers.quantised import Quantisation
 from coldstart_transformers.quiet import quiet
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, TorchAoConfig
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Rank
+from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import adopt, elements
 from coldstart.skeletons.wrappers import digest_of, tensors_of
 from coldstart.testing.checkpoints import read_checkpoint
@@ -76,13 +78,67 @@ def test_fp8_is_kept_where_there_is_an_accelerator(
         assert torch.equal(elements(tensor), elements(wanted[name])), name
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "quanto", "hqq", "unheard-of", ""])
-def test_what_is_not_plain_tensors_is_refused_by_its_method(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("hqq", "transformers 5 cannot read such weights back"),
+        ("quanto", "transformers neither saves nor reads back"),
+        ("eetq", "transformers loads such weights only where there is a GPU"),
+        ("unheard-of", "coldstart does not know what transformers makes of such weights"),
+        ("", "coldstart does not know what transformers makes of such weights"),
+    ],
+)
+def test_what_does_not_start_is_refused_by_its_method(method: str, reason: str, tmp_path: Path) -> None:
     path = says(stored_in_fp8(tmp_path), {"quant_method": method} if method else {"bits": 4})
-    message = rf"is quantised \({method or 'no method stated'}\): what transformers makes of such weights"
+    message = rf"is quantised \({method or 'no method stated'}\): {reason}"
     with pytest.raises(SkeletonError, match=message) as caught:
         FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("method", "package"), [("gptq", "optimum"), ("awq", "gptqmodel"), ("auto-round", "auto")])
+def test_a_package_that_is_not_here_is_named(method: str, package: str, tmp_path: Path) -> None:
+    if find_spec("gptqmodel") or find_spec("auto_round"):
+        pytest.skip("the packages are here")
+    path = says(stored_in_fp8(tmp_path), {"quant_method": method, "bits": 4, "group_size": 32})
+    with pytest.raises(SkeletonError, match=rf"is quantised \({method}\): Loading an? .* requires {package}"):
+        FACTORY.open().build(read_checkpoint(path), Rank(), "cpu")
+
+
+def test_what_is_reworked_for_a_device_starts_on_a_cpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LlamaConfig(**SMALL, quantization_config={"quant_method": "awq", "bits": 4})
+    monkeypatch.setattr(Quantisation, "_open", lambda *asked: None)
+    quantisation = Quantisation(tmp_path, config)
+    with torch.device("meta"), pytest.raises(SkeletonError, match="which was tried on CPUs only"):
+        quantisation.replace_modules(LlamaForCausalLM(LlamaConfig(**SMALL)), None, Checkpoint(tmp_path, "", (), {}))
+
+
+def test_metal_is_dequantised_where_there_is_none(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with quiet():
+        LlamaForCausalLM(LlamaConfig(**{**SMALL, "hidden_size": 64, "intermediate_size": 64})).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        rows = len(tensors[name])
+        tensors[name] = torch.randint(0, 2**31, (rows, 8)).to(torch.uint32)
+        bare = name.removesuffix("weight")
+        tensors[f"{bare}scales"], tensors[f"{bare}qbiases"] = torch.rand(rows, 1) / 16, torch.rand(rows, 1) - 0.5
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    said = {"quant_method": "metal", "bits": 4, "group_size": 64, "modules_to_not_convert": ["lm_head"]}
+    checkpoint = read_checkpoint(says(tmp_path, said))
+    skeleton = FACTORY.open()
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    assert skeleton.identity == "transformers/metal-dequantised"
+    assert skeleton.stored_names(module, checkpoint) is None
+    skeleton.load(module, checkpoint)
+    assert skeleton.self_check(module) == []
+    with quiet():
+        ordinary = LlamaForCausalLM.from_pretrained(tmp_path, local_files_only=True, device_map="cpu").eval()
+    tokens = torch.arange(8)[None]
+    with torch.inference_mode():
+        assert torch.equal(module(tokens).logits, ordinary(tokens).logits)
 
 
 def test_a_method_that_the_quantizer_itself_refuses(tmp_path: Path) -> None:

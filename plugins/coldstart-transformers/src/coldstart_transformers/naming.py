@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transformers import PreTrainedModel
+from transformers.quantizers.base import HfQuantizer
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,22 @@ class Renamed:
     converted: bool
 
 
-def renamed(model: PreTrainedModel, stored: Iterable[str]) -> Renamed:
-    """Where each stored name ends up in ``model``; names that end up nowhere are left out."""
+def renamed(model: PreTrainedModel, stored: Iterable[str], quantizer: HfQuantizer | None) -> Renamed:
+    """Where each stored name ends up in ``model``; names that end up nowhere are left out.
+
+    ``quantizer`` is the one whose operations are applied to what is stored under those names, if there is one.
+    """
     try:
-        return _by_the_loaders_rules(model, stored)
+        return _by_the_loaders_rules(model, stored, quantizer)
     except (ImportError, AttributeError, TypeError):
         return Renamed({}, converted=True)
 
 
-def _by_the_loaders_rules(model: PreTrainedModel, stored: Iterable[str]) -> Renamed:
+def _by_the_loaders_rules(model: PreTrainedModel, stored: Iterable[str], quantizer: HfQuantizer | None) -> Renamed:
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    rules = get_model_conversion_mapping(model, None, getattr(model, "hf_quantizer", None))
+    rules = get_model_conversion_mapping(model, None, quantizer)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     tensors = model.state_dict()

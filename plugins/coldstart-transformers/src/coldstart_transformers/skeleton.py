@@ -15,14 +15,17 @@ from pathlib import Path
 
 import torch
 import transformers
+from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
 from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
+from coldstart.skeletons.stored import lacking
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
+from coldstart_transformers.bounds import check_size
 from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
@@ -84,6 +87,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         quantisation = self._quantisation
         if quantisation is not None:
             dtype = quantisation.dtype(dtype)
+        check_size(lambda: make(copy.deepcopy(config), dtype=dtype), checkpoint, packed=quantisation is not None)
         model = make(copy.deepcopy(config), dtype=dtype)
         if quantisation is not None and isinstance(model, PreTrainedModel):
             quantisation.replace_modules(model, dtype, checkpoint)
@@ -116,6 +120,14 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 memory = torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32, device="meta")
                 exchange(module, parameter, memory)
 
+    def held(self, module: nn.Module) -> Mapping[str, torch.Tensor]:
+        return self._quantisation.held(module) if self._quantisation else {}
+
+    @property
+    def leaves_memory(self) -> bool:
+        """See :class:`coldstart.ports.Leaving`."""
+        return self._quantisation is not None and self._quantisation.repacks
+
     # --------------------------------------------------------------------------- checkpoint
 
     def find_names(
@@ -125,13 +137,30 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         return {name: names[name] for name in carried if name in names}
 
     def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        converted = self._renamed(module, checkpoint).converted
-        return None if converted else super().stored_names(module, checkpoint)
+        return None if self._converted(module, checkpoint) else super().stored_names(module, checkpoint)
+
+    def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
+        if self._quantisation is not None and not self._quantisation.as_stored:
+            return ()  # what the loader calls the stored tensors is known to its converters only
+        carried = self.carried(module)
+        names = self.find_names(module, carried, checkpoint)
+        found = lacking(carried, checkpoint, names, shapes=not self._converted(module, checkpoint)) if names else ()
+        ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
+        return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
+
+    def unused(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
+        return sorted(set(super().unused(module, checkpoint)) - set(self._parts.values()))
+
+    def _converted(self, module: PreTrainedModel, checkpoint: Checkpoint) -> bool:
+        reworked = self._quantisation is not None and self._quantisation.reworks
+        return reworked or self._renamed(module, checkpoint).converted
 
     def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
         """What becomes of the tensors that are no part of another: those are stored as they are."""
         parts = frozenset(self._parts.values())
-        return renamed(module, [name for name in checkpoint.tensors if name not in parts])
+        beside = self._quantisation is not None and self._quantisation.stateful
+        quantizer = None if beside else getattr(module, "hf_quantizer", None)  # whose operation spares those
+        return renamed(module, [name for name in checkpoint.tensors if name not in parts], quantizer)
 
     @property
     def _parts(self) -> Mapping[str, str]:
@@ -154,7 +183,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
                 f"{checkpoint.path} has no weights for {', '.join(absent[:3])}{more} of {type(module).__name__}",
                 advice="give auto= a class that the checkpoint was saved from",
             )
-        values = tensors_of(loaded)
+        values = {**tensors_of(loaded), **self.held(loaded)}
         if other := differing(module, loaded) or min(carried.keys() - values.keys(), default=""):
             raise SkeletonError(f"{other} was loaded as another kind of tensor than the skeleton has", advice=_BUG)
         with torch.no_grad():
@@ -181,6 +210,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             loaded: tuple[PreTrainedModel, Mapping[str, Iterable[object]]] = model.from_pretrained(  # type: ignore[assignment]
                 path,
                 dtype=self._requested or "auto",
+                device_map=self._quantisation.where if self._quantisation else None,
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,  # which changes what is returned
