@@ -12,6 +12,7 @@ from coldstart.effects import Arm, Effect
 from coldstart.events import Event, Timer
 from coldstart.lending import GONE
 from coldstart.phases.states import Abandoning, State, Transferring
+from coldstart.plan import Chunks
 from coldstart.ports import Advert, Heard, Standing
 from coldstart.source import Source
 from coldstart.testing.simulator import Fault, Process
@@ -178,6 +179,16 @@ class Boastful(Process):
         return source.step(state, event, at)
 
 
+class Insistent(Process):
+    """At each word of its source it asks again for what is on its way."""
+
+    @staticmethod
+    def joiner_step(state: State, event: Event, at: float) -> JoinerMove:
+        if isinstance(event, events.SourceProgressed) and isinstance(state, Transferring):
+            state = replace(state, pulling=Chunks())
+        return machine.step(state, event, at)
+
+
 class Mutant(NamedTuple):
     """A bug, and the faults that it needs."""
 
@@ -199,6 +210,7 @@ MUTANTS = (
     Mutant(Trusting, (Fault.VANISH, Fault.CRASH)),
     Mutant(NotAfresh, (Fault.WIPE, Fault.FAILOVER)),
     Mutant(Boastful, (Fault.SLOW,)),
+    Mutant(Insistent, (Fault.SLOW,)),
 )
 
 
