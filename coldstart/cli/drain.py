@@ -101,8 +101,8 @@ def _late(advert: Advert, waited: float, transfers: int) -> ColdstartError:
     if transfers < 0:
         return ColdstartError(
             f"{advert.worker} on {visible(advert.host)} has not answered within {waited:.0f} s",
-            advice="it may be stopped or gone ('coldstart peers' forgets it then), or too old to be drained from afar: "
-            "send SIGTERM to its process",
+            advice="it may be stopped or gone ('coldstart peers' forgets it then), too old to be drained from afar, or "
+            "of a fleet whose keys (COLDSTART_KEYS) are not given here: send SIGTERM to its process",
         )
     return ColdstartError(
         f"{advert.worker} takes no more joiners, but {_counted(transfers)} had not ended within {waited:.0f} s",

@@ -13,6 +13,7 @@ import pytest
 import redis
 from typer.testing import CliRunner, Result
 
+from coldstart.bus import acl
 from coldstart.cli.checks import loopback, machine
 from coldstart.cli.checks.check import Check, blocking, guarded
 from coldstart.cli.main import app
@@ -145,6 +146,9 @@ def test_what_this_user_may_not_do_is_named(doctor: Doctor, store: str) -> None:
         commands = ["-xread"]
         client.acl_setuser("deaf", enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=commands)
         client.acl_setuser("else", enabled=True, passwords=["+pw"], keys=["other:*"], categories=["+@all"])
+        client.execute_command("ACL", "SETUSER", "least", "on", ">pw", *acl.rule("cs"), "+info")
+    least = found(doctor("--json", "--redis", f"{store}?username=least&password=pw"))["permissions"]
+    assert least.status == "ok", least
     deaf = found(doctor("--json", "--redis", f"{store}?username=deaf&password=pw"))["permissions"]
     assert (deaf.status, deaf.finding.split(":")[0]) == ("fail", "the store refuses letters")
     result = doctor("--json", "--redis", f"{store}?username=else&password=pw")
