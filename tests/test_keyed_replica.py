@@ -14,10 +14,10 @@ import pytest
 import coldstart
 from coldstart import config, wiring
 from coldstart.bus.embedded import _binary
+from coldstart.chronicle.lines import unpack
 from coldstart.cli.checks.links import LinkChecks
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
-from coldstart.journal import Line
 from coldstart.keyring import made, text_of
 from coldstart.seals import Keys
 from tests.bus.conftest import Server
@@ -66,7 +66,7 @@ def _journalled(server: Server, shard: str) -> set[str]:
     """Who has written to the shard's journal."""
     entries = server.ask("XRANGE", f"cs:{{{shard}}}:journal", "-", "+")
     assert isinstance(entries, list)
-    return {msgspec.json.decode(text, type=Line).worker for _, fields in entries for text in fields.values()}
+    return {unpack(text)[0].worker for _, fields in entries for text in fields.values()}
 
 
 async def test_doctor_measures_the_link_to_a_member_as_a_member(
