@@ -18,12 +18,11 @@ from typing import Final
 
 from coldstart.errors import CheckpointError
 from coldstart.headers import MAX_TENSORS, Header, parse_json, read_file, read_header, shown, unreadable
-from coldstart.ports import Checkpoint, Shelf, StoredTensor
+from coldstart.ports import SAMPLE_BYTES, Checkpoint, Shelf, StoredTensor
 from coldstart.selection import PIPELINE, select, select_components, single_file
 from coldstart.shelves.directory import DIRECTORY
 
 CONFIG: Final = "config.json"
-SAMPLE_BYTES: Final = 4096
 
 _READERS: Final = 8
 _SAMPLES_PER_TASK: Final = 64

@@ -41,6 +41,7 @@ from coldstart.ports.memory import Region as Region
 from coldstart.ports.shelves import Opened as Opened
 from coldstart.ports.shelves import Shelf as Shelf
 from coldstart.ports.signing import Signer as Signer
+from coldstart.ports.skeletons import SAMPLE_BYTES as SAMPLE_BYTES
 from coldstart.ports.skeletons import Answering as Answering
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
 from coldstart.ports.skeletons import Leaving as Leaving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,10 @@ from coldstart.probe import Probe
 ModuleT = TypeVar("ModuleT")
 TakenT = TypeVar("TakenT", contravariant=True)
 """A module that is only looked at."""
+
+
+SAMPLE_BYTES: Final = 4096
+"""Of each tensor of a checkpoint so many bytes are part of its fingerprint: all of one that is no longer."""
 
 
 class StoredTensor(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from coldstart_transformers.quiet import quiet
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from coldstart.skeletons.assembly import Inspected, Order, inspect
+from coldstart.testing.checkpoints import Inspected, Order, inspect
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 

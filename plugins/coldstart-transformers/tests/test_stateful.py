@@ -16,9 +16,8 @@ from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 from coldstart.errors import SkeletonError
 from coldstart.ports import Rank
 from coldstart.skeletons.adoption import adopt, elements, in_place
-from coldstart.testing.checkpoints import read_checkpoint
+from coldstart.testing.checkpoints import Placement, place, read_checkpoint
 from coldstart.testing.skeleton_contract import digests, fill
-from coldstart.transports.storage import Placement, place
 
 pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
 

@@ -17,8 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
-from coldstart.checkpoint import SAMPLE_BYTES
-from coldstart.ports import Checkpoint, StoredTensor
+from coldstart.ports import SAMPLE_BYTES, Checkpoint, StoredTensor
 from coldstart_transformers.naming import renamed
 
 _WEIGHT = "weight"
@@ -78,9 +77,12 @@ def _given(name: str, stored: StoredTensor) -> torch.Tensor:
         return torch.empty(stored.shape, dtype=getattr(torch, stored.dtype), device="meta")
     if stored.nbytes > SAMPLE_BYTES:
         raise ValueError(f"{stored.name} is longer than {SAMPLE_BYTES} bytes")
-    with stored.file.open("rb") as file:
-        file.seek(stored.offset)
-        return torch.frombuffer(bytearray(file.read(stored.nbytes)), dtype=torch.uint8)
+    try:
+        with stored.file.open("rb") as file:
+            file.seek(stored.offset)
+            return torch.frombuffer(bytearray(file.read(stored.nbytes)), dtype=torch.uint8)
+    except OSError as error:  # weights of a checkpoint in an object store are not here yet
+        raise ValueError(f"{stored.name} cannot be read before the weights: {error.strerror}") from error
 
 
 def _with_state(weight: nn.Parameter, given: Mapping[str, Sequence[torch.Tensor]]) -> nn.Parameter:
