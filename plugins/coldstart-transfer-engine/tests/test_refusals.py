@@ -71,6 +71,7 @@ class TestTickets:
             ("another boot", 1, False),
             ("", 1, False),
         ],
+        ids=["another process", "this process", "another machine", "an unknown machine"],
     )
     async def test_nvlink_is_for_another_process_of_this_machine(
         self, machine: str, process: int, neighbour: bool
