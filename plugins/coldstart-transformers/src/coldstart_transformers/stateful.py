@@ -17,7 +17,6 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
-from coldstart.checkpoint import SAMPLE_BYTES
 from coldstart.ports import Checkpoint, StoredTensor
 from coldstart_transformers.naming import renamed
 
@@ -26,6 +25,9 @@ _SAID = "weight.quant_state."
 """Before the name of the stored tensor that holds text: what a weight's state is besides its tensors."""
 
 _SCALES = "SCB"
+
+_MOST_TEXT = 4096
+"""Bytes; a checkpoint's fingerprint covers tensors up to this size whole."""
 
 
 def make_weights(model: PreTrainedModel, quantizer: HfQuantizer, checkpoint: Checkpoint) -> dict[str, str]:
@@ -76,8 +78,8 @@ def _given(name: str, stored: StoredTensor) -> torch.Tensor:
     """A tensor on meta; or, of what is text, its bytes."""
     if not name.startswith(_SAID):
         return torch.empty(stored.shape, dtype=getattr(torch, stored.dtype), device="meta")
-    if stored.nbytes > SAMPLE_BYTES:
-        raise ValueError(f"{stored.name} is longer than {SAMPLE_BYTES} bytes")
+    if stored.nbytes > _MOST_TEXT:
+        raise ValueError(f"{stored.name} is longer than {_MOST_TEXT} bytes")
     with stored.file.open("rb") as file:
         file.seek(stored.offset)
         return torch.frombuffer(bytearray(file.read(stored.nbytes)), dtype=torch.uint8)
