@@ -11,6 +11,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from coldstart.hashing import Hashing, InBatches, OnChunk, OneByOne
 from coldstart.layout import Layout, Span, merged
@@ -37,9 +38,7 @@ class Landing:
         on_bytes: Callable[[int], None],
         on_chunk: OnChunk,
     ) -> None:
-        self._memory = memory
         self._layout: Layout = memory.layout
-        self._digester = digester
         self._waiting = set(chunks)
         self._parts: dict[int, tuple[Span, ...]] = {}
         self._on_bytes = on_bytes
@@ -48,9 +47,8 @@ class Landing:
         self._settled = False
         self._untold, self._told = 0, -math.inf
         at_once = digester.at_once(memory) if isinstance(digester, BatchDigester) else 1
-        self._hashing: Hashing = (
-            OneByOne(self._digests, on_chunk) if at_once == 1 else InBatches(self._digests, on_chunk, at_once)
-        )
+        digests = partial(_digests, memory, digester)  # nothing that refers to us: memory would outlive its last user
+        self._hashing: Hashing = OneByOne(digests, on_chunk) if at_once == 1 else InBatches(digests, on_chunk, at_once)
 
     def expect(self, chunks: Chunks) -> None:
         """Follow ``chunks``, too, of which nothing has landed yet."""
@@ -86,12 +84,6 @@ class Landing:
         """
         await self._hashing.run()
 
-    def _digests(self, batch: Sequence[int]) -> Sequence[bytes]:
-        spans = [self._layout.chunk(chunk) for chunk in batch]
-        if isinstance(self._digester, BatchDigester):
-            return self._digester.digests(self._memory, spans)
-        return [self._digester.digest(self._memory, span) for span in spans]
-
     def _completed(self, span: Span) -> Sequence[int]:
         """The chunks that ``span`` has completed."""
         size, found = self._layout.chunk_bytes, list[int]()
@@ -119,3 +111,10 @@ class Landing:
         if self._untold:
             nbytes, self._untold, self._told = self._untold, 0, self._loop.time()
             self._on_bytes(nbytes)
+
+
+def _digests(memory: Memory, digester: Digester, batch: Sequence[int]) -> Sequence[bytes]:
+    spans = [memory.layout.chunk(chunk) for chunk in batch]
+    if isinstance(digester, BatchDigester):
+        return digester.digests(memory, spans)
+    return [digester.digest(memory, span) for span in spans]
