@@ -102,11 +102,19 @@ class Joining:
         self._voting = voting
         self._transports, self._links = transports, links
         self._connections = Connections(target.memory)
-        self._moving = Moving(target.memory, target.digester, lambda event: self.post(event))
+        self._moving = Moving(target.memory, target.digester)
         self._unstated: set[int] = set()
         self._stating = anyio.Lock()
-        self.post: Callable[[Event], None] = lambda event: None
         self.post_to_source: Callable[[Event], None] = lambda event: None
+
+    @property
+    def post(self) -> Callable[[Event], None]:
+        """Told of what comes of effects; set by assignment."""
+        return self._moving.post
+
+    @post.setter
+    def post(self, post: Callable[[Event], None]) -> None:
+        self._moving.post = post
 
     # ------------------------------------------------------------------------------- dispatch
 

@@ -35,14 +35,11 @@ class Asked:
 
 
 class Moving:
-    """What moves into one joiner's memory.
+    """What moves into one joiner's memory. ``post`` is told of what landed and what it was; it is set by assignment."""
 
-    Args:
-        post: told of what landed and what it was.
-    """
-
-    def __init__(self, memory: Memory, digester: Digester, post: Callable[[Event], None]) -> None:
-        self._memory, self._digester, self._post = memory, digester, post
+    def __init__(self, memory: Memory, digester: Digester) -> None:
+        self._memory, self._digester = memory, digester
+        self.post: Callable[[Event], None] = lambda event: None
         self._under_way: dict[int, _UnderWay] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._abandoned: set[int] = set()
@@ -95,17 +92,17 @@ class Moving:
     def _landing(self, attempt: int, chunks: Chunks, expected: Expected | None, meter: Meter) -> Landing:
         def on_bytes(nbytes: int) -> None:
             self.landed += nbytes
-            self._post(events.BytesLanded(attempt, nbytes))
+            self.post(events.BytesLanded(attempt, nbytes))
 
         async def on_chunk(chunk: int, digest: bytes) -> None:
             right = expected is not None and expected(chunk) == digest
             if right or attempt not in self._abandoned:  # nobody knows what a late writer's chunk is worth
                 self.digests[chunk] = digest
             if right or expected is None:
-                self._post(events.ChunkVerified(attempt, chunk))
+                self.post(events.ChunkVerified(attempt, chunk))
             else:
                 meter.doubted = True
-                self._post(events.ChunkCorrupted(attempt, chunk))
+                self.post(events.ChunkCorrupted(attempt, chunk))
 
         return Landing(self._memory, self._digester, chunks, on_bytes, on_chunk)
 

@@ -92,13 +92,13 @@ def broken(seed: int) -> set[str]:
 
 
 def test_late_reports_that_are_taken_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Landing._take
+    landed = Landing.landed
 
     def credulous(self: Landing, span: Span) -> None:
         self._settled = False
-        take(self, span)
+        landed(self, span)
 
-    monkeypatch.setattr(Landing, "_take", credulous)
+    monkeypatch.setattr(Landing, "landed", credulous)
     assert broken(1) == {"no part breaks"}
 
 

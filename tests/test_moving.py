@@ -36,7 +36,8 @@ class Joiner:
         inner = LoopbackTransport(Loopback(), CHUNK, step=CHUNK)
         self.transport: Transport = inner if wrap is None else wrap(inner)
         self.told: list[events.Event] = []
-        self.moving = Moving(self.target, HashDigester(), self.told.append)
+        self.moving = Moving(self.target, HashDigester())
+        self.moving.post = self.told.append
         self.ticket = b""
         self.begun: list[tuple[Span, ...]] = []
         self.known = Chunks.first(LAYOUT.chunks)

@@ -9,6 +9,7 @@ import pytest
 
 from coldstart import registry, wiring
 from coldstart.config import Settings
+from coldstart.membership import Membership
 from coldstart.ports import API, Availability, Link, Traits, TransportSettings
 from coldstart.testing.transports import Loopback, LoopbackTransport
 
@@ -39,7 +40,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def opened(settings: Settings) -> tuple[str, ...]:
     async with AsyncExitStack() as resources:
-        return tuple(await wiring._transports(resources, settings, None, "cpu"))
+        return tuple(await wiring._transports(resources, settings, None, "cpu", Membership(None, "w", "cs")))
 
 
 @pytest.mark.usefixtures("installed")
