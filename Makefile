@@ -10,6 +10,7 @@ RAY_VENV ?= .venv-ray
 RAY_READY := $(RAY_VENV)/.ready
 GPTQ_VENV ?= .venv-gptq
 GPTQ_READY := $(GPTQ_VENV)/.ready
+ALONE := tests/benchmarks tests/cli/test_bench.py tests/embed tests/processes
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
@@ -30,8 +31,9 @@ lint: $(READY) ## ruff
 types: $(READY) ## mypy --strict
 	@$(BIN)/mypy
 
-unit: $(READY) ## all tests but the real faults, fast ones first
-	@$(BIN)/pytest -m "not faults"
+unit: $(READY) ## all tests but the real faults; those that measure or load the machine come last, one by one
+	@$(BIN)/pytest -m "not faults" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	@$(BIN)/pytest -m "not faults" $(ALONE)
 
 test-faults: $(READY) ## kill, stop, cut, fill and corrupt everything; prints what each fault has cost
 	@$(BIN)/pytest tests/faults -n 4 --faults-table=-

@@ -73,7 +73,7 @@ async def test_data_port_refuses(workers: Fleet, case: Case) -> None:
     _, relay = await relayed(workers)
     relay.refuse()
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     await rest_from_storage(joiner, case, "cannot connect")
     await workers.check(joiner)
     await workers.check_lends(joiner)
@@ -84,7 +84,7 @@ async def test_data_port_is_silent(workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers)
     relay.deaf(up=True, down=True)
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     await rest_from_storage(joiner, case, "stalled")
     await joiner.leave()
     relay.deaf()
@@ -107,7 +107,7 @@ async def test_data_narrow(workers: Fleet, case: Case) -> None:
 
 async def _all_from_the_peer(workers: Fleet, case: Case) -> None:
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     with case.clock():
         report = await joiner.serving()
     assert (report.path, report.sources, report.detours) == ("peer", ("source",), ())
@@ -145,7 +145,7 @@ async def test_data_wrong(workers: Fleet, case: Case) -> None:
     source, relay = await relayed(workers)
     relay.down.flip = PAYLOAD_BYTE
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     await rest_from_storage(joiner, case, "has wrong bytes")
     assert relay.down.flipped
     report = await joiner.serving()
@@ -161,7 +161,7 @@ async def test_data_wrong_from_one_of_two(workers: Fleet, case: Case) -> None:
     await workers.serving("second", slots=1)  # fewer free slots: it is claimed after the other
     relay.down.flip = PAYLOAD_BYTE
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     with case.clock():
         report = await joiner.serving()
     assert relay.down.flipped
@@ -186,7 +186,7 @@ async def test_frames_wrong(way: str, byte: int, reason: str, workers: Fleet, ca
     turned = relay.up if way == "up" else relay.down
     turned.flip = byte
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     await rest_from_storage(joiner, case, reason)
     assert turned.flipped
     await workers.check(joiner)

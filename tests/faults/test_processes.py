@@ -159,7 +159,7 @@ async def test_loader_that_others_wait_for(strike: Strike, where: str, workers: 
     loader = await workers.start("loader", gated=where == "VERIFY", disk=disk)
     await loader.reached(where)
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     strike(loader)
     with case.clock():
         report = await joiner.serving()
@@ -173,7 +173,7 @@ async def test_loader_that_comes_back(workers: Fleet, case: Case) -> None:
     loader = await workers.start("loader", gated=True)
     await loader.reached("VERIFY")
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     loader.pause()
     workers.open_gate()
     with case.clock():

@@ -154,7 +154,7 @@ async def test_a_disk_that_fails_under_the_loader(workers: Fleet, case: Case) ->
     loader = await workers.start("loader", disk="hold:1,eio:2")
     await workers.stuck("loader")
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     workers.open_gate()
     with case.clock():
         code, error = await loader.failed()

@@ -91,7 +91,7 @@ async def nobody_is_deaf(workers: Fleet, *serving: Worker, url: str = "") -> Non
 async def test_store_before_the_start(trouble: Trouble, workers: Fleet, case: Case) -> None:
     trouble.begin(workers.store)
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     with case.clock():
         report = await joiner.serving()
     assert (report.path, report.against) == ("storage", "own storage read")
@@ -106,7 +106,7 @@ async def test_store_that_dies_under_a_claim(workers: Fleet, case: Case) -> None
     source = await workers.serving("source")
     workers.store.stop()
     joiner = await workers.start("joiner")
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     workers.store.kill()
     with case.clock():
         report = await joiner.serving()
@@ -236,7 +236,7 @@ async def test_slow_store(workers: Fleet, case: Case) -> None:
     proxy = await workers.proxy()
     proxy.down.delay = 0.5
     joiner = await workers.start("joiner", url=proxy.url)
-    await joiner.reached("DISCOVER")
+    await joiner.begun()
     with case.clock():
         report = await joiner.serving()
     assert (report.path, report.sources, report.detours) == ("peer", ("source",), ())

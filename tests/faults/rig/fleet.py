@@ -134,8 +134,12 @@ class Worker:
         """The last step that it told of."""
         return next((line.progress for line in reversed(self.lines) if line.progress is not None), None)
 
+    async def begun(self) -> None:
+        """Wait until its skeleton is built, and its machine has begun."""
+        await self._until(lambda: self.progress if self.progress and self.progress.phase != "IDLE" else None, "a phase")
+
     async def reached(self, phase: str, *, nbytes: int = 0) -> Progress:
-        """Wait until it is in ``phase`` now, with at least ``nbytes`` verified."""
+        """Wait until it is in ``phase`` now, with at least ``nbytes`` verified: one that lasts long enough to be seen."""
 
         def there() -> Progress | None:
             now = self.progress
