@@ -139,7 +139,7 @@ class Worker:
         await self._until(lambda: self.progress if self.progress and self.progress.phase != "IDLE" else None, "a phase")
 
     async def reached(self, phase: str, *, nbytes: int = 0) -> Progress:
-        """Wait until it is in ``phase`` now, with at least ``nbytes`` verified: one that lasts long enough to be seen."""
+        """Wait until it is in ``phase`` now, with at least ``nbytes`` verified; a phase of a moment may be missed."""
 
         def there() -> Progress | None:
             now = self.progress
