@@ -98,7 +98,12 @@ class Case:
     async def start(self, name: str, *words: str) -> Worker:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("COLDSTART_", "OTEL_"))}
         # Sources are slow on purpose here: no estimate is to choose storage instead.
-        own = {"COLDSTART_CACHE": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": self.collected.url, "OMP_NUM_THREADS": "1"}
+        own = {
+            "COLDSTART_CACHE": "none",
+            "OMP_NUM_THREADS": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.collected.url,
+            "OTEL_METRICS_EXPORTER": "none",
+        }
         command = ["worker", "--checkpoint", str(self._checkpoint), "--skeleton", "tensors", "--json"]
         process = await anyio.open_process(
             [sys.executable, "-m", "coldstart.cli.main", *command, "--name", name, "--redis", self._url, *words],

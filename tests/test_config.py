@@ -164,6 +164,9 @@ def test_traces_go_by_opentelemetrys_own_variables(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     assert (config.otlp_endpoint(), config.otlp_protocol()) == ("http://traces:4318", "http/protobuf")
+    assert (config.otlp_endpoint("metrics"), config.otlp_protocol("metrics")) == ("http://all:4318", "grpc")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    assert (config.otlp_endpoint(), config.otlp_endpoint("metrics")) == ("http://traces:4318", "")
 
 
 TORCHRUN = {

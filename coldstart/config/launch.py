@@ -64,6 +64,8 @@ def http_is_allowed() -> bool:
 
 def otlp_endpoint(signal: Signal = "traces") -> str:
     """Where the command line exports traces or metrics to, by OpenTelemetry's own variables; empty: nowhere."""
+    if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") == "none":
+        return ""
     return _otlp(signal, "ENDPOINT")
 
 
