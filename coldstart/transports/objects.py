@@ -12,43 +12,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import anyio
 import numpy as np
 
-from coldstart.errors import TransportError
 from coldstart.layout import Span
-from coldstart.ports import Grant, Landed, Memory, Traits
+from coldstart.ports import Landed, Memory
 from coldstart.shelves.bucket import Bucket
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
 from coldstart.transports.placement import Placement
-from coldstart.transports.reads import READ_BYTES, Read, Request, joined, planned, selected
+from coldstart.transports.reads import READ_BYTES, Request, joined, selected
 from coldstart.transports.threads import in_thread
+from coldstart.transports.unlent import Unlent, reads_for
 
-TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
 
-
-class ObjectTransport:
+class ObjectTransport(Unlent):
     """Reads a checkpoint that holds a layout byte for byte; see ``ports.Transport``."""
 
-    name: Final = "storage"
-    traits: Final = TRAITS
-
     def __init__(self, prefix: Prefix, placement: Placement) -> None:
+        super().__init__()
         self._prefix, self._placement = prefix, placement
-        self._pulls: set[_Pull] = set()
-
-    async def offer(self, grant: Grant, memory: Memory) -> bytes:
-        raise TransportError("storage has no source side", reason="unsupported", advice="offer another transport")
-
-    async def revoke(self, transfer: str) -> None:
-        """Nothing was offered."""
-
-    def reading(self, transfer: str) -> bool:
-        """Nobody reads what was not offered."""
-        return False
 
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Read ``spans``; the ticket is ignored.
@@ -56,22 +40,9 @@ class ObjectTransport:
         Raises:
             CheckpointError: an object is gone, changed since its header was read, or cannot be read.
         """
-        reads: list[Read] = []
-        for span in spans:
-            found = planned(into.layout.pieces(span), span, self._placement, READ_BYTES)
-            reads.extend(found)
-            if not found and span.length:
-                landed(span)  # padding only
+        reads = reads_for(spans, self._placement, into, landed, READ_BYTES)
         pull = _Pull(self._prefix, joined(reads, READ_BYTES), into, landed)
-        self._pulls.add(pull)
-        try:
-            await pull.run()
-        finally:
-            self._pulls.discard(pull)
-
-    async def aclose(self) -> None:
-        for pull in self._pulls:
-            pull.stop(TransportError("storage transport was closed during the pull", reason="closed"))
+        await self._run(pull)
 
 
 class _Pull:

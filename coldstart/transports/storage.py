@@ -17,41 +17,28 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from coldstart.errors import CheckpointError, TransportError
+from coldstart.errors import CheckpointError
 from coldstart.layout import Span
-from coldstart.ports import Checkpoint, Grant, Landed, Memory, Traits
+from coldstart.ports import Checkpoint, Landed, Memory
 from coldstart.transports.placement import Placement, Unplaced, place
-from coldstart.transports.reads import READ_BYTES, Read, planned, selected
+from coldstart.transports.reads import READ_BYTES, Read, selected
 from coldstart.transports.threads import in_thread, run_in_threads
+from coldstart.transports.unlent import Unlent, reads_for
 from coldstart.transports.views import advanced, batches
 
 __all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unmodified", "place"]
 
-TRAITS: Final = Traits(one_sided=True, needs_peer=False, abortable=True, device_kinds=("cpu", "cuda"), link="storage")
 READERS: Final = 4
 _BESIDE: Final = "write a new checkpoint beside the old one instead"
 
 
-class StorageTransport:
+class StorageTransport(Unlent):
     """Reads a checkpoint that holds a layout byte for byte; see ``ports.Transport``."""
 
-    name: Final = "storage"
-    traits: Final = TRAITS
-
     def __init__(self, checkpoint: Checkpoint, placement: Placement) -> None:
+        super().__init__()
         self._checkpoint = checkpoint
         self._placement = placement
-        self._pulls: set[_Pull] = set()
-
-    async def offer(self, grant: Grant, memory: Memory) -> bytes:
-        raise TransportError("storage has no source side", reason="unsupported", advice="offer another transport")
-
-    async def revoke(self, transfer: str) -> None:
-        """Nothing was offered."""
-
-    def reading(self, transfer: str) -> bool:
-        """Nobody reads what was not offered."""
-        return False
 
     async def pull(self, ticket: bytes, spans: Sequence[Span], into: Memory, landed: Landed) -> None:
         """Read ``spans``; the ticket is ignored.
@@ -60,23 +47,10 @@ class StorageTransport:
             CheckpointError: a file is gone, shorter than its header said, changed since its header
                 was read, or cannot be read; the message names file and offset.
         """
-        reads: list[Read] = []
-        for span in spans:
-            found = planned(into.layout.pieces(span), span, self._placement, READ_BYTES)
-            reads.extend(found)
-            if not found and span.length:
-                landed(span)  # padding only
+        reads = reads_for(spans, self._placement, into, landed, READ_BYTES)
         reads.sort(key=lambda read: (read.file, read.offset))
         pull = _Pull(reads, into, landed, self._checkpoint.modified)
-        self._pulls.add(pull)
-        try:
-            await pull.run()
-        finally:
-            self._pulls.discard(pull)
-
-    async def aclose(self) -> None:
-        for pull in self._pulls:
-            pull.stop(TransportError("storage transport was closed during the pull", reason="closed"))
+        await self._run(pull)
 
 
 def check_unmodified(checkpoint: Checkpoint) -> None:
