@@ -15,7 +15,6 @@ from pathlib import Path
 
 import anyio
 
-from coldstart import config
 from coldstart.cli import journals
 from coldstart.cli.output import age, note, say, size
 from coldstart.cli.report_gantt import over
@@ -28,7 +27,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 def run(redis: str | None, out: str, last: str) -> None:
     """The command; raises ColdstartError for ``main`` to print."""
     asked = length(last)
-    chronicle, nothing = anyio.run(journals.survey, config.load({"redis": redis}))
+    chronicle, nothing = anyio.run(journals.survey, redis)
     since = time.time() - asked
     starts = [start for start in chronicle.starts if over(start) >= since]
     if not starts:

@@ -24,7 +24,7 @@ async def looked_at(redis: str | None) -> Settings | None:
     """
     settings = config.load({"redis": redis})
     if settings.redis == "none":
-        raise ConfigError("coordination is switched off, so no peer can be seen", advice="give --redis URL")
+        raise ConfigError("coordination is switched off, so there is nothing to see", advice="give --redis URL")
     if settings.redis:
         return settings
     url = await anyio.to_thread.run_sync(_running, settings, abandon_on_cancel=True)

@@ -14,7 +14,6 @@ import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
-from coldstart import config
 from coldstart.chronicle.starts import ColdStart, Path
 from coldstart.cli import journals, timeline
 from coldstart.cli.output import STDOUT, emit, say, seconds, size, table, visible
@@ -54,7 +53,7 @@ def run(redis: str | None, asked: str, *, last: bool, listed: bool, json: bool) 
     """The command; raises ConfigError or BusError for ``main`` to print."""
     if sum((bool(asked), last, listed)) > 1:
         raise ConfigError("a cold start, --last and --list exclude each other", advice="give one of them")
-    chronicle, nothing = anyio.run(journals.survey, config.load({"redis": redis}))
+    chronicle, nothing = anyio.run(journals.survey, redis)
     starts = chronicle.starts
     if not starts and (listed or not (asked or last)):
         emit({"starts": []}) if json else say(f"no cold start is known: {nothing}")
