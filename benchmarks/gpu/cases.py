@@ -36,7 +36,10 @@ MEASURED_BY: Final[Mapping[str, str]] = {
 LIMIT_OF: Final[Mapping[str, str]] = {"nccl": NCCL, "transfer-engine": ENGINE, "tcp": SOCKET, "gloo": SOCKET}
 """What a transport is held against; one that is not named here, against the plain copy."""
 
-GENTLE: Final[Mapping[str, Mapping[str, str]]] = {"nccl": {"lend_gbps": "70"}}
+GENTLE: Final[Mapping[str, Mapping[str, str]]] = {
+    "nccl": {"lend_gbps": "70"},
+    "transfer-engine": {"lend_gbps": "250"},
+}
 """How a transport is asked to spare the source, where it can be."""
 
 
@@ -186,7 +189,7 @@ def _stored(facts: Facts, cuda: bool) -> Iterator[Case]:
             f"load {name}",
             section,
             "benchmarks.gpu.stored:load_fast",
-            60,
+            90,
             "llama",
             {"loader": name},
             missing=facts.loaders[name] or ("" if cuda else "needs CUDA"),
