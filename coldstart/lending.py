@@ -49,6 +49,7 @@ class Lending:
         left: called when nothing is lent any more, before the host hears of it.
         received: bytes per second at which our weights came from a peer; 0: not known.
         advertised: called after the first advert of all chunks: nobody need wait for us any more.
+        renewed: called after every advert that the store has taken.
 
     ``post`` queues an event for the source's machine, ``post_to_joiner`` for the joiner's; both are
     set by whoever connects the parts.
@@ -68,13 +69,14 @@ class Lending:
         left: Callable[[], Awaitable[None]],
         rack: str = "",
         received: Callable[[], int] = int,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._inspector = inspector
         self._terms, self._host, self._rack = terms, host, rack
         self._advertised, self._left = advertised, left
-        self._received = received
+        self._received, self._renewed = received, renewed
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
@@ -192,6 +194,7 @@ class Lending:
             rate=self._received(),
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
+        self._renewed()
         if complete and not self._complete:
             self._complete = True
             await self._advertised()

@@ -56,7 +56,7 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """Base of what a source says to a joiner, or to an operator.
+    """Base of what a worker answers: to a joiner, to an operator, or to another one of its name.
 
     ``answer`` is the asker's number plus one. ``source`` is the inbox of who says it: a store that fell back
     to an earlier state may have sent the same hello to two sources. Empty from versions that did not say.
@@ -124,7 +124,22 @@ class Departure(Reply, frozen=True, tag="departure"):
     over: bool
 
 
-AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done | Drain | Departure
+class Knock(Message, frozen=True, tag="knock"):
+    """Worker to another one of its name: do you live? ``held``: for how many milliseconds the name has been ours."""
+
+    asker: Id
+    number: Number
+    held: Number
+    host: Host = ""
+
+
+class Present(Reply, frozen=True, tag="present"):
+    """The answer to :class:`Knock`: I live, and have had the name for ``held`` milliseconds."""
+
+    held: Number
+
+
+AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done | Drain | Departure | Knock | Present
 
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

@@ -137,8 +137,14 @@ class Replica:
 
     async def drained(self) -> None:
         """Wait until nothing is lent any more: after :meth:`drain`, or when an operator has asked this worker to leave
-        (``coldstart drain``). The module stays usable; whether the host ends then is its own matter."""
+        (``coldstart drain``). The module stays usable; whether the host ends then is its own matter.
+
+        Raises:
+            ConfigError: another live worker has this one's name (``namesakes.py``), so that this one lends no more.
+        """
         await self._session.gone.wait()
+        if self._session.wired is not None and (lost := self._session.wired.node.lost) is not None:
+            raise lost
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -214,7 +220,8 @@ async def join(
         consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
             checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
-        worker: this worker's name, unique in the fleet; made from host and process id if empty.
+        worker: this worker's name, unique in the fleet; made from host and process id if empty. While another one
+            of that name lives, this one is refused; a process that takes the name of a dead one is not kept waiting.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
         settings: everything else; if None, read from the environment and the file of settings (``coldstart.config``).
         bus: a bus of the caller's own instead of ``redis``; not closed here.

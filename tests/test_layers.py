@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
     ("keyring", "signing", "instruments"),
     ("membership",),
-    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
+    ("mail", "departing", "namesakes", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "moving", "probing"),
     ("lending",),
     ("joining",),
