@@ -89,7 +89,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "hypothesis": (),
     "structlog": ("telemetry.logs", "cli.tracing"),
     "opentelemetry": ("instruments", "telemetry.*", "cli.metering", "cli.tracing"),
-    "prometheus_client": ("cli.metering",),
+    "prometheus_client": ("cli.metering", "cli.exporter"),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 

@@ -219,6 +219,23 @@ def journal(
 
 
 @app.command()
+def exporter(
+    redis: Redis = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where Prometheus asks; 0: any free port.")] = 9465,
+    host: Annotated[str, typer.Option(help="Address at which this port is opened.")] = "0.0.0.0",
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")] = 5.0,
+) -> None:
+    """Show a whole fleet's metrics to Prometheus, from the store: failed starts of workers that are gone, too.
+
+    Starts by outcome, failures, fallbacks, wrong bytes and truth conflicts by version, and who holds what. Goes on
+    when the store vanishes and comes back. One of them for a fleet will do. Ends with SIGTERM or Ctrl-C.
+    """
+    from coldstart.cli import exporter as module
+
+    module.run(redis, host, port, every)
+
+
+@app.command()
 def report(
     redis: Redis = None,
     out: Annotated[str, typer.Option(metavar="FILE", help="Where to write it; '-': stdout.")] = "fleet.html",
