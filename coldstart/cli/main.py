@@ -210,7 +210,8 @@ def journal(
     """Show what workers have written down of their cold starts: phases, pulls, refusals, stalls, reasons, loans.
 
     Kept in the store for a week. Times are on the store's clock, shown in this machine's zone; --json tells them
-    in seconds of the epoch, one value a line.
+    in seconds of the epoch, one value a line. With --follow each line waits three seconds for those that happened
+    before it; what comes later than that is marked.
     """
     from coldstart.cli import journal as module
 
