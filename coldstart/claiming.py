@@ -68,7 +68,7 @@ class Claiming:
     """One joiner's claims.
 
     Args:
-        transports: names of ours, in order of preference.
+        transports: names of ours, in order of preference; ``no_transport``: why there are none.
         carrier: the current trace context, for the source.
         place: where we are.
         prefer: the operator's choice among sources, if any.
@@ -84,8 +84,10 @@ class Claiming:
         favours: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
         place: Place | None = None,
         prefer: Prefer | None = None,
+        no_transport: str = "",
     ) -> None:
         self._station, self._truths = station, truths
+        self._no_transport = no_transport
         self._transports, self._carrier, self._favours = transports, carrier, favours
         self._place, self._prefer = place or Place(), prefer
         self._transfers: dict[int, _Transfer] = {}
@@ -95,8 +97,8 @@ class Claiming:
     async def claim(self, effect: effects.ClaimSource) -> None:
         """Claim a source; posts what came of it. Raises BusError."""
         station, attempt = self._station, effect.attempt
-        if station.bus is None:
-            self.post(events.ClaimFailed(attempt, station.no_bus))
+        if station.bus is None or self._no_transport:
+            self.post(events.ClaimFailed(attempt, station.no_bus or self._no_transport))
             return
         transfer = self._transfers.get(attempt) or _Transfer(station.nonce(), station.number())
         transports = tuple(name for name in self._transports if name not in effect.without)

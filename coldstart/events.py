@@ -118,7 +118,7 @@ class ClaimDeferred(AttemptEvent, frozen=True):
 
 
 class ClaimFailed(AttemptEvent, frozen=True):
-    """Coordination is down."""
+    """Coordination is down, or no peer could be read anyhow."""
 
     reason: str
 

@@ -61,7 +61,7 @@ class Means(msgspec.Struct, frozen=True):
 
     Args:
         bus: None when there is no coordination; ``no_bus`` says why.
-        transports: those that can serve the target's device, in order of preference.
+        transports: those that can serve the target's device, in order of preference; ``no_transport``: why none can.
         host: the address that the advert shows.
         rack: what workers with a fast way to each other have in common.
         links: what is known of the links to others; None: nothing, and nothing is remembered.
@@ -78,6 +78,7 @@ class Means(msgspec.Struct, frozen=True):
     rack: str = ""
     sealed: bool = False
     refusals: Refusals | None = None
+    no_transport: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -148,8 +149,9 @@ class Node:
         )
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(
-            station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer
-        )
+            station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer,
+            means.no_transport,
+        )  # fmt: skip
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus, ties)
