@@ -249,6 +249,8 @@ async def lend(
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
+    group: Group | Literal["torchrun"] | None = None,
+    consensus: Consensus | None = None,
     revision: str = "",
     worker: str = "",
     redis: str | None = None,
@@ -259,7 +261,9 @@ async def lend(
 
     For engines that load by themselves. The block is entered when every byte has been digested:
     equal to the published truth, or published as the truth where there is none yet. Arguments as in
-    :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use.
+    :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use. With ``group`` its ranks lend
+    together or not at all, and wait for each other; without one each rank lends alone, also where torchrun has started
+    it.
 
     Raises:
         SkeletonError: the module is not what the builder makes from this checkpoint.
@@ -270,7 +274,8 @@ async def lend(
     if given is None:  # an order without a module is one to load it
         raise ConfigError("lend was given no module", advice="load it first, or use join")
     order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision, module)
-    async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
+    others = _Others(arguments.group_of(group, None), consensus)
+    async with _replica(order, worker, redis, settings, bus, None, others) as replica:
         await replica.ready()
         yield replica
 
