@@ -78,8 +78,8 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 traces: $(READY) ## traces and timelines of real workers; writes docs/tracing.md
 	@$(BIN)/python docs/tracing_page.py
 
-diagram: $(READY) ## draw the pictures of the states anew
-	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md
+diagram: $(READY) ## draw the pictures of the states anew; needs Graphviz
+	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md --svg docs/states.svg
 
 docs: $(READY) ## write docs/settings.md anew, and build the documentation into site/
 	@$(BIN)/python docs/settings_page.py docs/settings.md
