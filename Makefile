@@ -15,7 +15,7 @@ FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm test-gptq zoo fuzz soak bench bench-fleet \
-	plot-fleet traces diagram docs clean
+	plot-fleet traces diagram docs links clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -124,6 +124,9 @@ $(GPTQ_READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requ
 	@$(GPTQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--editable . --editable plugins/coldstart-transformers
 	@touch $@
+
+links: $(READY) ## ask every address on the pages that leads elsewhere, once
+	@$(BIN)/python -m tests.docs.external
 
 clean: ## remove what was built here
 	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) $(GPTQ_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site
