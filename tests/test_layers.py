@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace", "keyed"),
     ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
-    ("keyring", "signing", "instruments"),
+    ("keyring", "signing", "instruments", "recorder"),
     ("membership",),
     ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "moving", "probing"),
