@@ -23,6 +23,7 @@ from coldstart.errors import BusError, ConfigError, PluginUnavailable, in_a_line
 from coldstart.group import Group
 from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
+from coldstart.journal import tell_unbuilt
 from coldstart.links.memory import Links, recall
 from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
@@ -118,7 +119,7 @@ async def wire(
         member = await membership(settings, me.inbox)
         with trace.building():
             built, (reached, no_bus, opened, rates) = await _side_by_side(
-                build, device, resources, settings, member, bus
+                build, device, resources, settings, member, bus, me, began
             )
         transports = opened.transports
         shard, arena = built.shard, built.arena
@@ -186,7 +187,14 @@ Reached = tuple[Bus | None, str, Opened, Mapping[Path, Rate]]
 
 
 async def _side_by_side(
-    build: Build, device: str, resources: AsyncExitStack, settings: Settings, member: Membership, bus: Bus | None
+    build: Build,
+    device: str,
+    resources: AsyncExitStack,
+    settings: Settings,
+    member: Membership,
+    bus: Bus | None,
+    me: Worker,
+    began: float,
 ) -> tuple[Built, Reached]:
     """Build the skeleton; reach the bus and open the transports meanwhile."""
     reached: list[Reached] = []
@@ -209,6 +217,8 @@ async def _side_by_side(
         except Exception as error:
             failed.insert(0, error)
     if failed:
+        if reached and (found := reached[0][0]) is not None:
+            await tell_unbuilt(found, me.incarnation, me.name, failed[0], anyio.current_time() - began)
         raise failed[0]
     return built, reached[0]
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from coldstart.chronicle.lines import BUILD
 from coldstart.chronicle.starts import ColdStart
 from coldstart.cli.looking import Look
 from coldstart.cli.peers import state_of
@@ -36,7 +37,7 @@ Key = tuple[str, Labels]
 """A metric's name, and the values of its labels."""
 
 COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "starts": ("Cold starts that ended: served, failed, cancelled or vanished.", ("shard", "outcome", "path")),
+    "starts": ("Cold starts that ended; those that served, by their path.", ("shard", "outcome", "path")),
     "failures": ("Cold starts that failed, by what failed.", ("shard", "reason")),
     "fallbacks": ("Cold starts that read storage after they had tried peers.", ("shard",)),
     "digest_failures": ("Chunks that came with wrong bytes, by their origin.", ("shard", "origin")),
@@ -128,16 +129,16 @@ def _counted(start: ColdStart, name: str, *, vanished: bool) -> Iterator[tuple[K
         case "serving" | "gone":
             yield ("starts", (name, "served", start.path)), 1
         case "failed":
-            yield ("starts", (name, "failed", start.path)), 1
-            known = start.failure in [failure.value for failure in Failure]
+            yield ("starts", (name, "failed", "none")), 1
+            known = start.failure in (BUILD, *(failure.value for failure in Failure))
             yield ("failures", (name, start.failure if known else "other")), 1
             if start.failure == Failure.CONFLICT.value:
                 yield ("truth_conflicts", (name,)), 1
         case "cancelled":
-            yield ("starts", (name, "cancelled", start.path)), 1
+            yield ("starts", (name, "cancelled", "none")), 1
         case _:
             if vanished:
-                yield ("starts", (name, "vanished", start.path)), 1
+                yield ("starts", (name, "vanished", "none")), 1
     if fell_back(start):
         yield ("fallbacks", (name,)), 1
     wrong = Counter(STORAGE if mark.source == STORAGE else "peer" for mark in start.marks if mark.kind == "corrupted")

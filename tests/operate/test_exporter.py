@@ -64,10 +64,16 @@ def test_a_failed_start_is_counted_after_its_worker_has_gone(tmp_path: Path, wri
             assert second.returncode == TruthConflict.exit_code, second.stderr
             text = scraped(port, f"coldstart_fleet_failures_total,conflict,{model}", 1)
             found = samples(text)
-            assert found[f"coldstart_fleet_starts_total,failed,storage,{model}"] == 1
+            assert found[f"coldstart_fleet_starts_total,failed,none,{model}"] == 1
             assert found[f"coldstart_fleet_truth_conflicts_total,{model}"] == 1
             assert found[f"coldstart_fleet_starts_total,served,storage,{model}"] == 1
             promtool("check", "metrics", text=text)
+            spoilt = write_checkpoint(tmp_path / "spoilt") / "model.safetensors"
+            spoilt.write_bytes(spoilt.read_bytes()[:-1000])
+            third = [*words[:-3], str(spoilt), *words[-2:], "--name", "w3"]
+            assert subprocess.run(third, capture_output=True, timeout=60, env=environment(tmp_path)).returncode == 3
+            text = scraped(port, "coldstart_fleet_failures_total,build,unbuilt", 1)
+            assert samples(text)["coldstart_fleet_starts_total,failed,none,unbuilt"] == 1
             first.send_signal(signal.SIGCONT)
             first.terminate()
             first.wait(timeout=30)
