@@ -7,8 +7,8 @@ in worker threads (``wiring.py``). What goes on behind it is ``session.py``.
 
 from __future__ import annotations
 
-import itertools
 import re
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -220,8 +220,8 @@ async def join(
         consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
             checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
-        worker: this worker's name, unique in the fleet; made from host and process id if empty. While another one
-            of that name lives, this one is refused; a process that takes the name of a dead one is not kept waiting.
+        worker: this worker's name, unique in the fleet; made from host, process id and chance if empty. While another
+            one of that name lives, this one is refused; who takes the name of a dead one is not kept waiting.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
         settings: everything else; if None, read from the environment and the file of settings (``coldstart.config``).
         bus: a bus of the caller's own instead of ``redis``; not closed here.
@@ -354,11 +354,9 @@ def _from_surroundings(redis: str | None) -> Settings:
 
 
 _told: set[str] = set()
-_unnamed = itertools.count(1)
 
 
 def _own_name() -> str:
-    """Host, process, and, from the second replica of a process on, a number."""
+    """Host, process, and a few letters of chance: containers that share a host's name are all process 1."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:48] or "worker"
-    number = next(_unnamed)
-    return f"{host}-{getpid()}" if number == 1 else f"{host}-{getpid()}-{number}"
+    return f"{host}-{getpid()}-{secrets.token_hex(3)}"

@@ -6,9 +6,11 @@ import anyio
 import pytest
 
 from coldstart.bus.memory import MemoryBus
+from coldstart.identity import is_id
 from coldstart.messages import Knock, encode
 from coldstart.namesakes import ANSWER_SECONDS, TIE_SECONDS
 from coldstart.phases.states import Gone, Serving
+from coldstart.replica import _own_name
 from coldstart.testing.harness import SHARD, STORAGE_SECONDS, Fleet, TroubledBus, fleet
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
@@ -91,3 +93,9 @@ async def test_a_letter_that_proves_nothing_takes_no_name() -> None:
             await MemoryBus(workers.store).send(SHARD.key, a.inbox, asking, f"n{number}")
         await anyio.sleep(5)
         assert isinstance(a.joiner.state, Serving)
+
+
+def test_names_that_nobody_chose_differ_where_host_and_process_are_the_same() -> None:
+    """As in containers that share their host's name, where each is process 1."""
+    assert len({_own_name() for _ in range(64)}) == 64
+    assert is_id(_own_name())
