@@ -128,6 +128,19 @@ def _go(channel: Channel, peer: str, until: float) -> None:
 # ------------------------------------------------------------------------------------ the source
 
 
+class Keyless:
+    """Says that joiners with keys come to a source that has none: the 1st, 2nd, 4th, 8th, ... time. Any thread."""
+
+    def __init__(self, transport: str) -> None:
+        self._words = f"{transport} source: a joiner with keys is refused, there are none here (COLDSTART_KEYS)"
+        self._refusals = Refusals()
+        self._refusals.heard = lambda reason, words, count: _log.warning("%s, %d times so far", words, count)
+
+    def note(self) -> None:
+        """One more has come."""
+        self._refusals.note("keyless", self._words)
+
+
 class Doorkeeper:
     """Judges the callers of one port. Any thread.
 
@@ -138,8 +151,7 @@ class Doorkeeper:
 
     def __init__(self, transport: str, signer: Signer | None, drawn: Drawn = secrets.token_bytes) -> None:
         self._transport, self._signer, self._drawn = transport, signer, drawn
-        self._keyless = Refusals()
-        self._keyless.heard = lambda reason, words, count: _log.warning("%s (%d times)", words, count)
+        self._keyless = Keyless(transport)
 
     def judge(self, channel: Channel, hello: Hello, secret: bytes | None, until: float) -> Verdict:
         """Have the caller prove that it may read under the grant whose ticket has ``secret``; None: there is none.
@@ -151,8 +163,7 @@ class Doorkeeper:
             return self._by_secret(hello, secret)
         refusal = _Word.KEYLESS
         if self._signer is None:
-            words = f"{self._transport} source: a joiner with keys is refused, there are none here (COLDSTART_KEYS)"
-            self._keyless.note("keyless", words)
+            self._keyless.note()
         elif secret is None:
             refusal = _Word.REFUSED
         elif self._proves(channel, self._signer, Claim(self._transport, hello.transfer, secret), hello.word, until):

@@ -7,7 +7,8 @@ Decides how bytes are cut into records, and that one counts only when it is the 
 The MAC is HMAC-SHA256 (RFC 2104) by a key of the session and the side, over the record's number, its length and its
 bytes, cut to 16 bytes (NIST SP 800-107 asks for at least 4). So nothing can be altered, left out, said twice, put in
 another order, or sent back. Nothing is encrypted, and an end is not authenticated: a connection that is cut looks
-like one whose peer has gone. It must not know sockets (``channels.py``), nor where the secret comes from (``proofs.py``).
+like one whose peer has gone. It must not know sockets (``channels.py``), nor where the secret comes from
+(``proofs.py``).
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli.*",),
     "pytest": (
         "testing.bus_contract.*", "testing.connecting_contract", "testing.digester_contract", "testing.late_writes",
-        "testing.growing_contract", "testing.skeleton_contract",
+        "testing.growing_contract", "testing.keyed_contract", "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),

@@ -9,6 +9,7 @@ you have made        subclass                                                   
 a transport          ``TransportContract``; ``PullContract`` without a source    ``transport_contract``
 one that grows       ``GrowingContract``, which includes the former              ``growing_contract``
 one that connects    ``ConnectingContract``, which includes the former           ``connecting_contract``
+one that uses keys   ``KeyedContract`` or ``AuthenticatedContract``              ``keyed_contract``
 a skeleton builder   ``SkeletonContract``                                        ``skeleton_contract``
 a digester           ``DigesterContract``                                        ``digester_contract``
 a bus                ``BusContract``                                             ``bus_contract``

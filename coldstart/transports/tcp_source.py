@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from coldstart.admission import Keyless
 from coldstart.errors import TransportError
 from coldstart.ports import Grant, Memory, TransportSettings
 from coldstart.proofs import NUMBER_BYTES, PROOF_BYTES, Exchange
@@ -73,6 +74,7 @@ class Lender:
         self._ending: set[_Lent] = set()
         self._strangers: dict[socket.socket, str] = {}  # with where they come from; oldest first
         self._conversations = 0
+        self._keyless = Keyless("tcp")
         self._closed = False
         self.sent = 0
         """Bytes of lent memory; a request is counted when it has been answered, or has failed."""
@@ -196,6 +198,8 @@ class Lender:
         if hello is None:
             return Status.REFUSED, b""
         if signer is None:
+            if hello.keyed:
+                self._keyless.note()
             return (Status.KEYLESS if hello.keyed else (hello.transfer, hello.word)), b""
         with self._lock:
             lent = self._grants.get(hello.transfer)
