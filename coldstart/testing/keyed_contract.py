@@ -112,7 +112,8 @@ class KeyedContract:
             assert len(said) <= self._proven_bytes("source") - PROOF_BYTES, "it was taken for the joiner"
             assert not source.reading("t")
             with saying(answered) as port:
-                await _refused(joiner, _rerouted(ticket, port))
+                refusal = await _refused(joiner, _rerouted(ticket, port))
+            assert "does not prove that it has a key" in refusal
 
     @pytest.mark.parametrize("what", ["flip", "cut"])
     @pytest.mark.parametrize("side", ["joiner", "source"])
@@ -211,10 +212,11 @@ async def _pull(joiner: Transport, ticket: bytes) -> None:
     assert payload(target, LAYOUT) == payload(BytesMemory(LAYOUT, seed=1), LAYOUT)
 
 
-async def _refused(joiner: Transport, ticket: bytes) -> None:
+async def _refused(joiner: Transport, ticket: bytes) -> str:
     with pytest.raises(TransportError) as caught:
         await _pull(joiner, ticket)
     assert caught.value.reason in ("refused", "protocol", "closed", "timeout"), caught.value
+    return str(caught.value)
 
 
 def _fields(ticket: bytes) -> dict[str, object]:
