@@ -49,6 +49,23 @@ def checkpoint(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def keyed(installed: Mapping[str, str], tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a member of a fleet with keys, which digests by one of them."""
+    path = str(tmp_path / "keys")
+    command = [sys.executable, "-m", "coldstart.cli.main", "keys", "new", path]
+    subprocess.run(command, env=installed, capture_output=True, timeout=50, check=True)
+    return {**installed, "COLDSTART_KEYS": path, "COLDSTART_DIGEST": "blake2b"}
+
+
+@pytest.mark.timeout(120)
+def test_members_of_a_fleet_with_keys_start_from_each_other(checkpoint: Path, keyed: Mapping[str, str]) -> None:
+    asked = {**keyed, "COLDSTART_NCCL_GLOO": "1", "COLDSTART_TRANSPORTS": "gloo"}
+    with worker(checkpoint, "first", asked), worker(checkpoint, "second", asked) as second:
+        assert (second["path"], second["transport"], second["verified"]) == ("peer", "gloo", True), second
+        assert (second["detours"], second["refused"]) == ([], {})
+
+
 @pytest.mark.timeout(120)
 def test_a_cold_start_over_gloo(checkpoint: Path, installed: Mapping[str, str]) -> None:
     asked = {**installed, "COLDSTART_NCCL_GLOO": "1", "COLDSTART_TRANSPORTS": "gloo"}
