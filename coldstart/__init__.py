@@ -16,8 +16,7 @@ storage is quicker in ``estimate``, what a source sees of its own weights in ``i
 operator has it leave in ``departing``, what is believed where a fleet has keys in ``seals`` and
 ``membership``, on connections in ``proofs`` and ``admission``), ``node`` (one worker's parts,
 connected), ``wiring``, ``session`` and ``replica`` (adapters, life cycle, API). What others read of
-it later: ``chronicle`` and ``journal``,
-``telemetry``, ``metrics``, ``report``.
+it later: ``chronicle`` and ``journal``, ``telemetry``, ``metrics``, ``recorder``, ``report``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location", "refusals"),
     ("group", "scrubbing", "seals"),
     ("ports.*", "messages", "config.*"),
-    ("events", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory", "proofs"),
+    ("events.*", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory", "proofs"),
     ("headers", "records"),
     ("selection", "channels"),
     ("effects", "checkpoint", "landing", "admission", "links.meter", "links.files", "links.mounts", "shelves.refusals"),
@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace", "keyed"),
     ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
-    ("keyring", "signing", "instruments"),
+    ("keyring", "signing", "instruments", "recorder"),
     ("membership",),
     ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "moving", "probing"),
@@ -59,7 +59,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
+    "errors", "layout", "classification", "probe", "identity", "estimate", "events.*", "effects", "plan", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",

@@ -21,7 +21,7 @@ from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.phases.states import Gone
 from coldstart.plan import Limits
 from coldstart.reasons import Cause, Denial
-from coldstart.report import Recorder
+from coldstart.recorder import Recorder
 from coldstart.runner import Entry
 from coldstart.testing.harness import LAYOUT, FakeStorage, Fleet, Member, TroubledBus, Wrap, fleet
 from coldstart.testing.transports import (
