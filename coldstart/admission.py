@@ -114,7 +114,7 @@ def prove(
     secret = exchange.session(signer, proof) if exchange.proven(signer, "source", theirs) else None
     if secret is None:
         raise TransportError(f"{peer} does not prove that it has a key of the fleet", reason="refused")
-    channel.authenticate(secret, "joiner")
+    channel.authenticate(secret, "joiner", peer)
 
 
 def _go(channel: Channel, peer: str, until: float) -> None:
@@ -190,5 +190,5 @@ class Doorkeeper:
         if secret is None:
             return False
         channel.send(bytes([_Word.GO]) + exchange.proof(signer, "source"), until - time.monotonic())
-        channel.authenticate(secret, "source")
+        channel.authenticate(secret, "source", "the joiner")
         return True

@@ -33,14 +33,14 @@ class Channel:
         self._reader: Reader | None = None
         self._heard = bytearray()
 
-    def authenticate(self, secret: bytes, side: Side) -> None:
+    def authenticate(self, secret: bytes, side: Side, peer: str) -> None:
         """From now on what is said, by us as ``side``, and heard, counts only as authentic records.
 
-        On both sides after the same byte, in the thread that receives.
+        On both sides after the same byte, in the thread that receives. ``peer`` is the other side in words.
         """
         with self._sending:
             self._writer = Writer(secret, side)
-        self._reader = Reader(secret, "source" if side == "joiner" else "joiner")
+        self._reader = Reader(secret, "source" if side == "joiner" else "joiner", peer)
 
     @property
     def waiting(self) -> bool:

@@ -55,10 +55,10 @@ class Writer:
 
 
 class Reader:
-    """What ``side`` has said, out of its records."""
+    """What ``side`` has said, out of its records; ``peer`` is who that is, in words."""
 
-    def __init__(self, secret: bytes, side: Side) -> None:
-        self._macs = _Macs(secret, side)
+    def __init__(self, secret: bytes, side: Side, peer: str) -> None:
+        self._macs, self._peer = _Macs(secret, side), peer
         self._head, self._body = bytearray(), bytearray()
 
     @property
@@ -83,14 +83,17 @@ class Reader:
         if len(self._head) < _LENGTH.size:
             self._head += data
             if len(self._head) == _LENGTH.size and not 0 < self._length <= MAX_RECORD:
-                raise TransportError(f"a record of {self._length} bytes, 1 to {MAX_RECORD} allowed", reason="protocol")
+                raise self._strange(f"it begins a record of {self._length} bytes, 1 to {MAX_RECORD} are allowed")
             return b""
         self._body += data
         if self.wanted:
             return b""
         told, mac = bytes(self._body[:-MAC_BYTES]), bytes(self._body[-MAC_BYTES:])
         if not hmac.compare_digest(self._macs.next(told), mac):
-            raise TransportError("what was said is not authentic: changed, said again, or left out", reason="protocol")
+            raise self._strange("it was changed, said again, or something before it was left out")
         self._head.clear()
         self._body.clear()
         return told
+
+    def _strange(self, why: str) -> TransportError:
+        return TransportError(f"what came from {self._peer} is not authentic: {why}", reason="protocol")

@@ -36,7 +36,7 @@ def records(secret: bytes = SECRET) -> Sequence[bytes]:
 
 @given(st.lists(st.binary(min_size=1, max_size=40_000), max_size=5))
 def test_what_is_said_is_what_is_read(said: Sequence[bytes]) -> None:
-    writer, reader = Writer(SECRET, "source"), Reader(SECRET, "source")
+    writer, reader = Writer(SECRET, "source"), Reader(SECRET, "source", "the source")
     assert fed(b"".join(writer.records(each) for each in said), reader) == b"".join(said)
 
 
@@ -58,14 +58,14 @@ ATTACKS = {
 
 @pytest.mark.parametrize("data", ATTACKS.values(), ids=ATTACKS.keys())
 def test_what_is_not_the_next_record_of_its_side_is_refused(data: bytes) -> None:
-    with pytest.raises(TransportError) as caught:
-        fed(data, Reader(SECRET, "joiner"))
+    with pytest.raises(TransportError, match="what came from the joiner is not authentic: it ") as caught:
+        fed(data, Reader(SECRET, "joiner", "the joiner"))
     assert caught.value.reason == "protocol"
 
 
 def test_of_what_is_not_complete_nothing_counts() -> None:
     for size in range(len(ONE)):
-        assert fed(ONE[:size], Reader(SECRET, "joiner")) == b""
+        assert fed(ONE[:size], Reader(SECRET, "joiner", "the joiner")) == b""
 
 
 # -------------------------------------------------------------------------------------- channels
@@ -90,8 +90,8 @@ def test_a_reader_takes_as_much_as_it_asks_for(ends: tuple[Channel, Channel]) ->
     assert other.hear(1) is None
     for authentic in (False, True):
         if authentic:
-            one.authenticate(SECRET, "joiner")
-            other.authenticate(SECRET, "source")
+            one.authenticate(SECRET, "joiner", "the source")
+            other.authenticate(SECRET, "source", "the joiner")
         one.send(b"abcdef", 1.0)
         assert (other.hear(1), other.receive(2, 1.0), other.hear(9)) == (b"a", b"bc", b"def")
         assert not other.waiting
@@ -102,8 +102,8 @@ def test_a_reader_takes_as_much_as_it_asks_for(ends: tuple[Channel, Channel]) ->
 def test_one_that_waits_for_room_keeps_no_other_thread_waiting(ends: tuple[Channel, Channel]) -> None:
     """Nor does a word of that one get into the middle of its frame."""
     one, other = ends
-    one.authenticate(SECRET, "joiner")
-    other.authenticate(SECRET, "source")
+    one.authenticate(SECRET, "joiner", "the source")
+    other.authenticate(SECRET, "source", "the joiner")
     long = bytes(8 << 20)
     sending = threading.Thread(target=one.send, args=(long, 10.0))
     sending.start()
