@@ -25,7 +25,9 @@ from coldstart.inplace import InPlace
 from coldstart.keyed import KeyedDigester
 from coldstart.keyring import made, text_of
 from coldstart.layout import Layout, Span, Tensor
+from coldstart.ports import Memory
 from coldstart.seals import Key, Keys
+from coldstart.testing.digester_contract import DigesterContract
 
 Write = Callable[..., Path]
 pytestmark = [
@@ -59,6 +61,19 @@ def arenas() -> tuple[Arena, Arena]:
             with arena.writing(Span(piece.offset, piece.length)) as views:
                 views[0][:] = data
     return made
+
+
+class TestTheContract(DigesterContract):
+    """On device memory, whose padding holds anything."""
+
+    target = "tests.test_keyed:by_blake3"
+
+    def memory(self, layout: Layout, stream: bytes) -> Memory:
+        arena = Arena(layout, DEVICE)
+        for piece in layout.pieces(Span(0, layout.nbytes)):
+            with arena.writing(Span(piece.offset, piece.length)) as views:
+                views[0][:] = stream[piece.offset : piece.offset + piece.length]
+        return arena
 
 
 def in_place(arena: Arena) -> InPlace:
