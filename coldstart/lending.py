@@ -167,7 +167,8 @@ class Lending:
                 if message.chunk < self._memory.layout.chunks:
                     self.post(events.DoubtReceived(message.transfer, message.chunk))
             case Done():
-                self.post(events.DoneReceived(message.transfer, message.outcome))
+                taken = min(message.taken, self._memory.layout.nbytes)  # nobody takes more for one start
+                self.post(events.DoneReceived(message.transfer, message.outcome, taken))
 
     async def _advertise(self, effect: effects.Advertise) -> None:
         bus = self._station.bus

@@ -75,10 +75,11 @@ class AcceptReceived(Event, frozen=True):
 
 
 class DoneReceived(Event, frozen=True):
-    """The joiner needs the grant no more."""
+    """The joiner needs the grant no more. By its own word it has ``taken`` so many bytes."""
 
     transfer: str
     outcome: str
+    taken: int = 0
 
 
 class GrantClosed(Event, frozen=True):
