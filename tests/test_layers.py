@@ -63,7 +63,7 @@ PURE = (
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
-    "shelves.extents", "shelves.location", "shelves.refusals", "seals",
+    "shelves.extents", "shelves.location", "shelves.refusals", "seals", "transports.placement", "transports.reads",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

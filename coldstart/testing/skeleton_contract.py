@@ -145,11 +145,12 @@ def digests(arena: Arena) -> list[bytes]:
 
 def fill(arena: Arena, placement: Placement) -> None:
     """What the storage transport does, without its concurrency."""
-    for start, stored in zip(arena.layout.starts, placement.tensors, strict=True):
-        with stored.file.open("rb") as file, arena.writing(Span(start, stored.nbytes)) as views:
-            file.seek(stored.offset)
-            for view in views:
-                view[:] = file.read(view.nbytes)
+    for start, extents in zip(arena.layout.starts, placement.storages, strict=True):
+        for each in extents:
+            with each.file.open("rb") as file, arena.writing(Span(start + each.within, each.length)) as views:
+                file.seek(each.offset)
+                for view in views:
+                    view[:] = file.read(view.nbytes)
 
 
 def join(views: object) -> memoryview:

@@ -53,49 +53,59 @@ class Request(msgspec.Struct, frozen=True):
     reads: tuple[Read, ...]
 
 
+class _Part(msgspec.Struct, frozen=True):
+    """A piece of the stream that is consecutive in a file, from ``offset`` on."""
+
+    piece: Piece
+    file: Path
+    offset: int
+
+
 def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
     """The reads of one span, in stream order; their ``landed`` spans tile it."""
     groups = list(_grouped(pieces, placement, read_bytes))
-    starts = [span.offset, *(group[0].offset for group in groups[1:])]
+    starts = [span.offset, *(group[0].piece.offset for group in groups[1:])]
     ends = [*starts[1:], span.end]
     return [
         Read(
-            file=placement.tensors[group[0].storage].file,
-            offset=placement.tensors[group[0].storage].offset + group[0].within,
-            pieces=tuple(group),
+            file=group[0].file,
+            offset=group[0].offset,
+            pieces=tuple(part.piece for part in group),
             landed=Span(start, end - start),
         )
         for group, start, end in zip(groups, starts, ends, strict=False)
     ]
 
 
-def _grouped(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[list[Piece]]:
-    """Pieces of one span that follow each other in one file; in the stream only padding is between them."""
-    group: list[Piece] = []
-    for piece in _cut(pieces, read_bytes):
-        if group and not _continues(group, piece, placement, read_bytes):
+def _grouped(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[list[_Part]]:
+    """Parts of one span that follow each other in one file; in the stream only padding is between them."""
+    group: list[_Part] = []
+    for part in _cut(pieces, placement, read_bytes):
+        if group and not _continues(group, part, read_bytes):
             yield group
             group = []
-        group.append(piece)
+        group.append(part)
     if group:
         yield group
 
 
-def _cut(pieces: Iterable[Piece], read_bytes: int) -> Iterator[Piece]:
+def _cut(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[_Part]:
     for piece in pieces:
-        for at in range(0, piece.length, read_bytes):
-            length = min(read_bytes, piece.length - at)
-            yield Piece(piece.storage, piece.within + at, length, piece.offset + at)
+        for extent in placement.located(piece):
+            start = piece.offset + extent.within - piece.within
+            for at in range(0, extent.length, read_bytes):
+                length = min(read_bytes, extent.length - at)
+                part = Piece(piece.storage, extent.within + at, length, start + at)
+                yield _Part(part, extent.file, extent.offset + at)
 
 
-def _continues(group: Sequence[Piece], piece: Piece, placement: Placement, read_bytes: int) -> bool:
+def _continues(group: Sequence[_Part], part: _Part, read_bytes: int) -> bool:
     last = group[-1]
-    before, after = placement.tensors[last.storage], placement.tensors[piece.storage]
     return (
         len(group) < _MAX_PIECES
-        and piece.offset + piece.length - group[0].offset <= read_bytes
-        and before.file == after.file
-        and before.offset + last.within + last.length == after.offset + piece.within
+        and part.piece.offset + part.piece.length - group[0].piece.offset <= read_bytes
+        and last.file == part.file
+        and last.offset + last.piece.length == part.offset
     )
 
 

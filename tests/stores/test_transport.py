@@ -104,7 +104,7 @@ class TestBytes:
         held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
         prefix, placement = uploaded(store, held)
         backwards = layout_of(*[1000] * 50)
-        await ObjectTransport(prefix, Placement(placement.tensors[::-1])).pull(
+        await ObjectTransport(prefix, Placement(placement.storages[::-1])).pull(
             b"", [whole(backwards)], target, Landings()
         )
         assert target.storages == held.storages[::-1]

@@ -3,7 +3,7 @@
 Decides the class, the dtype of each parameter and whether the checkpoint's tensors are the
 model's own, byte for byte. Everything else is an ordinary module (``coldstart.skeletons``).
 Nothing is ever fetched and no code from a checkpoint is run. transformers' own renaming of
-tensors is in ``naming.py``.
+tensors is in ``naming.py``, what it merges or cuts out of stored ones in ``rearranging.py``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank
+from coldstart.ports import Checkpoint, Rank, StoredAs
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import lacking
+from coldstart.skeletons.stored import lacking, one_to_one
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.bounds import check_size
 from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
+from coldstart_transformers.rearranging import rearranged
 
 _BUG = "this is a bug in the transformers skeleton; please report the architecture"
 
@@ -136,24 +137,29 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         names = {**self._renamed(module, checkpoint).names, **self._parts}
         return {name: names[name] for name in carried if name in names}
 
-    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        return None if self._converted(module, checkpoint) else super().stored_names(module, checkpoint)
+    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
+        if self._quantisation is not None and self._quantisation.reworks:
+            return None
+        found = self._renamed(module, checkpoint)
+        merged = rearranged(module, found.conversions, checkpoint) if found.known else None
+        if merged is None:
+            return None
+        carried = self.carried(module)
+        names: dict[str, StoredAs] = {**found.names, **self._parts, **merged}
+        return one_to_one(carried, checkpoint, {name: names[name] for name in carried if name in names})
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
             return ()  # what the loader calls the stored tensors is known to its converters only
+        renamed = self._renamed(module, checkpoint)
         carried = self.carried(module)
         names = self.find_names(module, carried, checkpoint)
-        found = lacking(carried, checkpoint, names, shapes=not self._converted(module, checkpoint)) if names else ()
+        found = lacking(carried, checkpoint, names, shapes=renamed.plain) if names else ()
         ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
         return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
 
     def unused(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         return sorted(set(super().unused(module, checkpoint)) - set(self._parts.values()))
-
-    def _converted(self, module: PreTrainedModel, checkpoint: Checkpoint) -> bool:
-        reworked = self._quantisation is not None and self._quantisation.reworks
-        return reworked or self._renamed(module, checkpoint).converted
 
     def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
         """What becomes of the tensors that are no part of another: those are stored as they are."""

@@ -1,0 +1,147 @@
+"""Which stored bytes a converted weight is made of, where converting is nothing but putting them in another order.
+
+The loader merges the experts of a layer, splits fused projections, and more. Which of its operations do what is not
+repeated here: each is asked, by having it convert addresses instead of weights. A stored tensor's address tensor has
+in each place a number that stands for that place; if all numbers come out whole, in the model's shape and row by row,
+they say where every row is to be read. Whatever comes out otherwise (transposed, computed, cut within rows) is none of
+ours, and the ordinary loader's. Rows are taken to be a few numbers long, so that this costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from transformers import PreTrainedModel
+
+from coldstart.ports import Checkpoint, StoredRange, StoredTensor
+from coldstart_transformers.naming import Conversion
+
+MOST_RANGES = 200_000
+"""Of one checkpoint, as many as it may have tensors; where rows are interleaved one by one there may be more."""
+
+_WIDTH = 3
+"""Numbers in a row of an address tensor: enough for a row that is turned round, halved or spread to be noticed."""
+
+_WRONG_FOR_ADDRESSES = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What an operation may raise that is made for weights only."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Stored tensors as rows: ``length`` elements each, of which an address tensor has ``width``.
+
+    ``first`` has the number of each tensor's first row; between two tensors one number is left out.
+    """
+
+    names: Sequence[str]
+    tensors: Sequence[StoredTensor]
+    counts: Sequence[int]
+    first: Sequence[int]
+    length: int
+    width: int
+
+    def addresses(self, index: int) -> torch.Tensor:
+        start = self.first[index] * self.width
+        shape = self.tensors[index].shape
+        numbers = torch.arange(start, start + self.counts[index] * self.width, dtype=torch.int64)
+        return numbers.view(shape if self.length == 1 else (*shape[:-1], self.width))
+
+    def wanted(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape in addresses of a tensor of ``shape``; none at all if its rows are others."""
+        if self.length == 1:
+            return tuple(shape)
+        return (*shape[:-1], self.width) if shape and shape[-1] == self.length else (-1,)
+
+
+def rearranged(
+    model: PreTrainedModel, conversions: Iterable[Conversion], checkpoint: Checkpoint
+) -> Mapping[str, tuple[StoredRange, ...]] | None:
+    """Each converted tensor of ``model`` in ranges of stored ones; None if one of them is anything else."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found: dict[str, tuple[StoredRange, ...]] = {}
+    total = 0
+    for conversion in conversions:
+        with torch.device("cpu"):
+            ranges = _followed(model, conversion, checkpoint, shapes)
+        total += sum(map(len, ranges.values()))
+        if not ranges or total > MOST_RANGES:
+            return None
+        found.update(ranges)
+    return found
+
+
+def _followed(
+    model: PreTrainedModel, conversion: Conversion, checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[StoredRange, ...]]:
+    """What one converter does, by the names of its results; nothing if it does more than rearrange rows."""
+    rows = _rows([name for sources in conversion.sources.values() for name in sources], checkpoint)
+    if rows is None:
+        return {}
+    places = iter(range(len(rows.names)))
+    converter = copy.deepcopy(conversion.converter)
+    for pattern, sources in conversion.sources.items():
+        for name in sources:
+            given: Future[torch.Tensor] = Future()
+            given.set_result(rows.addresses(next(places)))
+            converter.add_tensor(conversion.target, name, pattern, given)
+    try:
+        made = converter.convert(conversion.target, model=model, config=model.config)
+    except _WRONG_FOR_ADDRESSES:
+        return {}
+    ranges: dict[str, tuple[StoredRange, ...]] = {}
+    for name, value in made.items():
+        result = value[0] if isinstance(value, list) else value
+        read = _read(result, rows, shapes.get(name, (-1,)))
+        if not read:
+            return {}
+        ranges[name] = read
+    return ranges
+
+
+def _rows(names: Sequence[str], checkpoint: Checkpoint) -> _Rows | None:
+    """Stored tensors as rows of one length; None if they are not. Vectors, and short rows, are told by elements."""
+    tensors = [checkpoint.tensors[name] for name in names]
+    lengths = {tensor.shape[-1] if len(tensor.shape) > 1 else 1 for tensor in tensors}
+    length = max(lengths, default=0)
+    if length > _WIDTH and len(lengths) > 1:
+        return None
+    length, width = (length, _WIDTH) if length > _WIDTH else (1, 1)
+    counts = [prod(tensor.shape) // length for tensor in tensors]
+    if not counts or any(not count or tensor.nbytes % count for count, tensor in zip(counts, tensors, strict=True)):
+        return None
+    first = [0]
+    for count in counts[:-1]:
+        first.append(first[-1] + count + 1)
+    return _Rows(names, tensors, counts, first, length, width)
+
+
+def _read(result: object, rows: _Rows, shape: tuple[int, ...]) -> tuple[StoredRange, ...]:
+    """The ranges that a result's numbers stand for; none if they are not whole rows of what was given."""
+    if not isinstance(result, torch.Tensor) or result.dtype != torch.int64 or result.shape != rows.wanted(shape):
+        return ()
+    numbers = result.reshape(-1, rows.width)
+    found = numbers[:, 0] // rows.width
+    if not torch.equal(numbers, found[:, None] * rows.width + torch.arange(rows.width)):
+        return ()
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (found.diff() != 1).nonzero().flatten() + 1])
+    counts = torch.cat([starts, torch.tensor([len(found)])]).diff()
+    heads = found[starts]
+    owners = torch.searchsorted(torch.tensor(rows.first), heads, right=True) - 1
+    if len(heads) > MOST_RANGES or heads.min() < 0:
+        return ()
+    return tuple(
+        _range(rows, owner, head - rows.first[owner], count)
+        for owner, head, count in zip(owners.tolist(), heads.tolist(), counts.tolist(), strict=True)
+    )
+
+
+def _range(rows: _Rows, owner: int, row: int, count: int) -> StoredRange:
+    nbytes = rows.tensors[owner].nbytes // rows.counts[owner]
+    return StoredRange(rows.names[owner], row * nbytes, count * nbytes)
