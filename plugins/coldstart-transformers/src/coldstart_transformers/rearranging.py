@@ -3,8 +3,9 @@
 The loader merges the experts of a layer, splits fused projections, and more. Which of its operations do what is not
 repeated here: each is asked, by having it convert addresses instead of weights. A stored tensor's address tensor has
 in each place a number that stands for that place; if all numbers come out whole, in the model's shape and row by row,
-they say where every row is to be read. Whatever comes out otherwise (transposed, computed, cut within rows) is none of
-ours, and the ordinary loader's. Rows are taken to be a few numbers long, so that this costs next to nothing.
+they say where every row is to be read. Whatever comes out otherwise (transposed, computed, cut within rows) is the
+ordinary loader's affair. Rows are taken to be a few numbers long, so that this costs next to nothing; whether the
+bytes found are of the right dtype and size is for ``place`` to say.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MOST_RANGES = 200_000
 
 _WIDTH = 3
 """Numbers in a row of an address tensor: enough for a row that is turned round, halved or spread to be noticed."""
+
+_FIRST = 2**40
+"""The number of the first row: larger than any that an operation makes by itself."""
 
 _WRONG_FOR_ADDRESSES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError,
@@ -84,25 +88,31 @@ def _followed(
     rows = _rows([name for sources in conversion.sources.values() for name in sources], checkpoint)
     if rows is None:
         return {}
+    try:
+        plus, minus = (_made(model, conversion, rows, sign) for sign in (1, -1))
+    except _WRONG_FOR_ADDRESSES:
+        return {}
+    ranges: dict[str, tuple[StoredRange, ...]] = {}
+    for name, result in plus.items():
+        alike = name in minus and torch.equal(result, -minus[name])  # not so if it computes
+        read = _read(result, rows, shapes.get(name, (-1,))) if alike else ()
+        if not read:
+            return {}
+        ranges[name] = read
+    return ranges
+
+
+def _made(model: PreTrainedModel, conversion: Conversion, rows: _Rows, sign: int) -> dict[str, torch.Tensor]:
+    """What the converter makes of addresses, or of their negatives."""
     places = iter(range(len(rows.names)))
     converter = copy.deepcopy(conversion.converter)
     for pattern, sources in conversion.sources.items():
         for name in sources:
             given: Future[torch.Tensor] = Future()
-            given.set_result(rows.addresses(next(places)))
+            given.set_result(rows.addresses(next(places)) * sign)
             converter.add_tensor(conversion.target, name, pattern, given)
-    try:
-        made = converter.convert(conversion.target, model=model, config=model.config)
-    except _WRONG_FOR_ADDRESSES:
-        return {}
-    ranges: dict[str, tuple[StoredRange, ...]] = {}
-    for name, value in made.items():
-        result = value[0] if isinstance(value, list) else value
-        read = _read(result, rows, shapes.get(name, (-1,)))
-        if not read:
-            return {}
-        ranges[name] = read
-    return ranges
+    made = converter.convert(conversion.target, model=model, config=model.config)
+    return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 
 def _rows(names: Sequence[str], checkpoint: Checkpoint) -> _Rows | None:
@@ -116,15 +126,15 @@ def _rows(names: Sequence[str], checkpoint: Checkpoint) -> _Rows | None:
     counts = [prod(tensor.shape) // length for tensor in tensors]
     if not counts or any(not count or tensor.nbytes % count for count, tensor in zip(counts, tensors, strict=True)):
         return None
-    first = [0]
+    first = [_FIRST]
     for count in counts[:-1]:
         first.append(first[-1] + count + 1)
     return _Rows(names, tensors, counts, first, length, width)
 
 
-def _read(result: object, rows: _Rows, shape: tuple[int, ...]) -> tuple[StoredRange, ...]:
+def _read(result: torch.Tensor, rows: _Rows, shape: tuple[int, ...]) -> tuple[StoredRange, ...]:
     """The ranges that a result's numbers stand for; none if they are not whole rows of what was given."""
-    if not isinstance(result, torch.Tensor) or result.dtype != torch.int64 or result.shape != rows.wanted(shape):
+    if result.dtype != torch.int64 or result.shape != rows.wanted(shape):
         return ()
     numbers = result.reshape(-1, rows.width)
     found = numbers[:, 0] // rows.width
@@ -132,13 +142,14 @@ def _read(result: object, rows: _Rows, shape: tuple[int, ...]) -> tuple[StoredRa
         return ()
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), (found.diff() != 1).nonzero().flatten() + 1])
     counts = torch.cat([starts, torch.tensor([len(found)])]).diff()
-    heads = found[starts]
-    owners = torch.searchsorted(torch.tensor(rows.first), heads, right=True) - 1
-    if len(heads) > MOST_RANGES or heads.min() < 0:
+    first = torch.tensor(rows.first)
+    owners = torch.searchsorted(first, found[starts], right=True) - 1
+    inside = found[starts] - first[owners]
+    if len(owners) > MOST_RANGES or owners.min() < 0 or (inside + counts > torch.tensor(rows.counts)[owners]).any():
         return ()
     return tuple(
-        _range(rows, owner, head - rows.first[owner], count)
-        for owner, head, count in zip(owners.tolist(), heads.tolist(), counts.tolist(), strict=True)
+        _range(rows, owner, row, count)
+        for owner, row, count in zip(owners.tolist(), inside.tolist(), counts.tolist(), strict=True)
     )
 
 
