@@ -313,9 +313,12 @@ class ModuleSkeleton(Generic[M]):
         """Carried name to checkpoint name, for those there are; libraries that rename override it."""
         return find_names(carried, checkpoint, self._prefix)
 
+    def find_stored(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        """Where the checkpoint has each carried tensor, byte for byte or not; libraries that merge some override it."""
+        return self.find_names(module, self.carried(module), checkpoint)
+
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
-        carried = self.carried(module)
-        return one_to_one(carried, checkpoint, self.find_names(module, carried, checkpoint))
+        return one_to_one(self.carried(module), checkpoint, self.find_stored(module, checkpoint))
 
     def lacking(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
         """In words, which carried tensors ``checkpoint`` has no value for, as far as names and shapes tell."""
@@ -324,10 +327,7 @@ class ModuleSkeleton(Generic[M]):
 
     def unused(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
         """The tensors of ``checkpoint`` that are none of the module's, where it maps one to one."""
-        names = self.stored_names(module, checkpoint)
-        if names is None:
-            names = self.find_names(module, self.carried(module), checkpoint)
-        return sorted(checkpoint.tensors.keys() - used(names.values()))
+        return sorted(checkpoint.tensors.keys() - used(self.find_stored(module, checkpoint).values()))
 
     def load(self, module: M, checkpoint: Checkpoint) -> None:
         """Copy the checkpoint's tensors in place, converting them only if a dtype was asked for."""

@@ -156,6 +156,13 @@ class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
             if part.full(name) in carried
         }
 
+    def find_stored(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        return {
+            part.full(name): part.stored_as(stored)
+            for part, model in self._built_parts(module)
+            for name, stored in part.skeleton.find_stored(model, part.checkpoint).items()
+        }
+
     def stored_names(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         """The names of all parts, or None where one of them does not map byte for byte."""
         found: dict[str, StoredAs] = {}

@@ -48,6 +48,11 @@ class Renamed:
         """Whether every stored tensor is a tensor of the model's, under a name of its own."""
         return self.known and not self.conversions
 
+    @property
+    def splits(self) -> bool:
+        """Whether there are tensors in the model that ``names`` has nothing for, since they are made beside others."""
+        return any(len(each.converter.target_patterns) > 1 for each in self.conversions)
+
 
 def renamed(model: PreTrainedModel, stored: Iterable[str], quantizer: HfQuantizer | None) -> Renamed:
     """Where each stored name ends up in ``model``; names that end up nowhere are left out.

@@ -137,24 +137,41 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         names = {**self._renamed(module, checkpoint).names, **self._parts}
         return {name: names[name] for name in carried if name in names}
 
-    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
-        if self._quantisation is not None and self._quantisation.reworks:
-            return None
+    def find_stored(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
         found = self._renamed(module, checkpoint)
-        merged = rearranged(module, found.conversions, checkpoint) if found.known else None
+        return self._stored(module, found, self._merged(module, found, checkpoint) or {})
+
+    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
+        found = self._renamed(module, checkpoint)
+        merged = self._merged(module, found, checkpoint)
         if merged is None:
             return None
-        carried = self.carried(module)
+        return one_to_one(self.carried(module), checkpoint, self._stored(module, found, merged))
+
+    def _merged(
+        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint
+    ) -> Mapping[str, StoredAs] | None:
+        """What the loader makes of several stored tensors, or of one; None where only the loader knows."""
+        if not found.known or (self._quantisation is not None and self._quantisation.reworks):
+            return None
+        return rearranged(module, found.conversions, checkpoint)
+
+    def _stored(
+        self, module: PreTrainedModel, found: Renamed, merged: Mapping[str, StoredAs]
+    ) -> Mapping[str, StoredAs]:
         names: dict[str, StoredAs] = {**found.names, **self._parts, **merged}
-        return one_to_one(carried, checkpoint, {name: names[name] for name in carried if name in names})
+        return {name: names[name] for name in self.carried(module) if name in names}
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
             return ()  # what the loader calls the stored tensors is known to its converters only
         renamed = self._renamed(module, checkpoint)
-        carried = self.carried(module)
-        names = self.find_names(module, carried, checkpoint)
-        found = lacking(carried, checkpoint, names, shapes=renamed.plain) if names else ()
+        merged = self._merged(module, renamed, checkpoint)
+        if merged is None and renamed.splits:
+            return ()
+        stored = self._stored(module, renamed, merged or {})
+        names = {name: each if isinstance(each, str) else each[0].tensor for name, each in stored.items()}
+        found = lacking(self.carried(module), checkpoint, names, shapes=renamed.plain) if names else ()
         ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
         return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
 
