@@ -58,6 +58,7 @@ Run = Callable[[PreTrainedModel], torch.Tensor]
 
 FAMILIES: dict[str, tuple[str, str, dict[str, object], Run]] = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
+    "gte-split-qkv": ("GteModel", "GteConfig", {**TEXT, "intermediate_size": 48}, tokens),
     "llama3-rope": (
         "LlamaForCausalLM",
         "LlamaConfig",
@@ -210,6 +211,7 @@ def test_storage_gives_the_same_bytes(family: str, saved: Callable[[str], tuple[
     assert names is not None
     placement = place(arena.layout, names, checkpoint)
     assert isinstance(placement, Placement)
+    assert (skeleton.lacking(module, checkpoint), skeleton.unused(module, checkpoint)) == ([], [])
     fill(arena, placement)
     values = {
         **dict(ordinary.named_parameters(remove_duplicate=False)),
