@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -37,6 +38,18 @@ _WRONG_FOR_ADDRESSES = (
 """What an operation may raise that is made for weights only."""
 
 
+_Kind = tuple[int, tuple[tuple[str, int], ...], tuple[tuple[tuple[int, ...], int], ...], tuple[int, ...] | None]
+"""A converter, how many tensors it is given of each pattern, their shapes and sizes, and the shape of the result."""
+
+
+class _Part(NamedTuple):
+    """``length`` bytes from ``offset`` on of the stored tensor that has this place among those given."""
+
+    source: int
+    offset: int
+    length: int
+
+
 @dataclass(frozen=True)
 class _Rows:
     """Stored tensors as rows: ``length`` elements each, of which an address tensor has ``width``.
@@ -44,7 +57,6 @@ class _Rows:
     ``first`` has the number of each tensor's first row; between two tensors one number is left out.
     """
 
-    names: Sequence[str]
     tensors: Sequence[StoredTensor]
     counts: Sequence[int]
     first: Sequence[int]
@@ -70,41 +82,60 @@ def rearranged(
     """Each converted tensor of ``model`` in ranges of stored ones; None if one of them is anything else."""
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found: dict[str, tuple[StoredRange, ...]] = {}
+    known: dict[_Kind, tuple[_Part, ...]] = {}
     total = 0
     for conversion in conversions:
-        with torch.device("cpu"):
-            ranges = _followed(model, conversion, checkpoint, shapes)
-        total += sum(map(len, ranges.values()))
-        if not ranges or total > MOST_RANGES:
+        names = [name for sources in conversion.sources.values() for name in sources]
+        kind = _kind(conversion, [checkpoint.tensors[name] for name in names], shapes)
+        if kind in known:
+            made = {conversion.target: known[kind]}
+        else:
+            with torch.device("cpu"):
+                made = _followed(model, conversion, [checkpoint.tensors[name] for name in names], shapes)
+            if made.keys() == {conversion.target}:
+                known[kind] = made[conversion.target]
+        total += sum(map(len, made.values()))
+        if not made or total > MOST_RANGES:
             return None
-        found.update(ranges)
+        for target, parts in made.items():
+            found[target] = tuple(StoredRange(names[part.source], part.offset, part.length) for part in parts)
     return found
 
 
+def _kind(conversion: Conversion, tensors: Iterable[StoredTensor], shapes: Mapping[str, tuple[int, ...]]) -> _Kind:
+    """What the layers of a model have in common, of which one is looked at for all."""
+    counts = tuple((pattern, len(names)) for pattern, names in conversion.sources.items())
+    stored = tuple((tensor.shape, tensor.nbytes) for tensor in tensors)
+    return id(conversion.converter), counts, stored, shapes.get(conversion.target)
+
+
 def _followed(
-    model: PreTrainedModel, conversion: Conversion, checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[StoredRange, ...]]:
+    model: PreTrainedModel,
+    conversion: Conversion,
+    tensors: Sequence[StoredTensor],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, tuple[_Part, ...]]:
     """What one converter does, by the names of its results; nothing if it does more than rearrange rows."""
-    rows = _rows([name for sources in conversion.sources.values() for name in sources], checkpoint)
+    rows = _rows(tensors)
     if rows is None:
         return {}
     try:
         plus, minus = (_made(model, conversion, rows, sign) for sign in (1, -1))
     except _WRONG_FOR_ADDRESSES:
         return {}
-    ranges: dict[str, tuple[StoredRange, ...]] = {}
+    parts: dict[str, tuple[_Part, ...]] = {}
     for name, result in plus.items():
         alike = name in minus and torch.equal(result, -minus[name])  # not so if it computes
         read = _read(result, rows, shapes.get(name, (-1,))) if alike else ()
         if not read:
             return {}
-        ranges[name] = read
-    return ranges
+        parts[name] = read
+    return parts
 
 
 def _made(model: PreTrainedModel, conversion: Conversion, rows: _Rows, sign: int) -> dict[str, torch.Tensor]:
     """What the converter makes of addresses, or of their negatives."""
-    places = iter(range(len(rows.names)))
+    places = iter(range(len(rows.tensors)))
     converter = copy.deepcopy(conversion.converter)
     for pattern, sources in conversion.sources.items():
         for name in sources:
@@ -115,9 +146,8 @@ def _made(model: PreTrainedModel, conversion: Conversion, rows: _Rows, sign: int
     return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 
-def _rows(names: Sequence[str], checkpoint: Checkpoint) -> _Rows | None:
+def _rows(tensors: Sequence[StoredTensor]) -> _Rows | None:
     """Stored tensors as rows of one length; None if they are not. Vectors, and short rows, are told by elements."""
-    tensors = [checkpoint.tensors[name] for name in names]
     lengths = {tensor.shape[-1] if len(tensor.shape) > 1 else 1 for tensor in tensors}
     length = max(lengths, default=0)
     if length > _WIDTH and len(lengths) > 1:
@@ -129,11 +159,11 @@ def _rows(names: Sequence[str], checkpoint: Checkpoint) -> _Rows | None:
     first = [_FIRST]
     for count in counts[:-1]:
         first.append(first[-1] + count + 1)
-    return _Rows(names, tensors, counts, first, length, width)
+    return _Rows(tensors, counts, first, length, width)
 
 
-def _read(result: torch.Tensor, rows: _Rows, shape: tuple[int, ...]) -> tuple[StoredRange, ...]:
-    """The ranges that a result's numbers stand for; none if they are not whole rows of what was given."""
+def _read(result: torch.Tensor, rows: _Rows, shape: tuple[int, ...]) -> tuple[_Part, ...]:
+    """The parts that a result's numbers stand for; none if they are not whole rows of what was given."""
     if result.dtype != torch.int64 or result.shape != rows.wanted(shape):
         return ()
     numbers = result.reshape(-1, rows.width)
@@ -147,12 +177,8 @@ def _read(result: torch.Tensor, rows: _Rows, shape: tuple[int, ...]) -> tuple[St
     inside = found[starts] - first[owners]
     if len(owners) > MOST_RANGES or owners.min() < 0 or (inside + counts > torch.tensor(rows.counts)[owners]).any():
         return ()
+    nbytes = [tensor.nbytes // count for tensor, count in zip(rows.tensors, rows.counts, strict=True)]
     return tuple(
-        _range(rows, owner, row, count)
+        _Part(owner, row * nbytes[owner], count * nbytes[owner])
         for owner, row, count in zip(owners.tolist(), inside.tolist(), counts.tolist(), strict=True)
     )
-
-
-def _range(rows: _Rows, owner: int, row: int, count: int) -> StoredRange:
-    nbytes = rows.tensors[owner].nbytes // rows.counts[owner]
-    return StoredRange(rows.names[owner], row * nbytes, count * nbytes)
