@@ -9,15 +9,20 @@ ordinary loader is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from transformers import PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 
 if TYPE_CHECKING:
     from transformers.core_model_loading import WeightConverter
+
+
+_MERGES = "MergeModulelist"
+"""The loader's operation that makes one tensor of those of a list of modules, such as experts."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,17 @@ class Conversion:
     target: str
     converter: WeightConverter
     sources: dict[str, list[str]] = field(default_factory=dict)
+
+    def wanting(self, shape: Sequence[int]) -> str:
+        """In words, what is not stored of a list that is merged to a tensor of ``shape``; empty if nothing is."""
+        first = self.converter.operations[0]
+        if type(first).__name__ != _MERGES or getattr(first, "dim", None) != 0 or not shape:
+            return ""
+        for pattern in self.converter.source_patterns:
+            count = len(self.sources.get(pattern, ()))
+            if count < shape[0]:
+                return f"{self.target} is merged from {shape[0]} tensors {pattern}, of which the checkpoint has {count}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,12 @@ class Renamed:
     def plain(self) -> bool:
         """Whether every stored tensor is a tensor of the model's, under a name of its own."""
         return self.known and not self.conversions
+
+    def wanting(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
+        """In words, which of ``tensors`` are merged from more than what is stored."""
+        for each in self.conversions:
+            if each.target in tensors and (words := each.wanting(tensors[each.target].shape)):
+                yield words
 
     @property
     def splits(self) -> bool:

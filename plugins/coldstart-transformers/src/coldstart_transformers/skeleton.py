@@ -167,11 +167,11 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             return ()  # what the loader calls the stored tensors is known to its converters only
         renamed = self._renamed(module, checkpoint)
         merged = self._merged(module, renamed, checkpoint)
-        if merged is None and renamed.splits:
-            return ()
-        stored = self._stored(module, renamed, merged or {})
-        names = {name: each if isinstance(each, str) else each[0].tensor for name, each in stored.items()}
-        found = lacking(self.carried(module), checkpoint, names, shapes=renamed.plain) if names else ()
+        carried, stored = self.carried(module), self._stored(module, renamed, merged or {})
+        found = list(renamed.wanting(carried))
+        if stored and (merged is not None or not renamed.splits):
+            names = {name: each if isinstance(each, str) else each[0].tensor for name, each in stored.items()}
+            found += lacking(carried, checkpoint, names, shapes=renamed.plain)
         ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
         return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
 
@@ -197,8 +197,10 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         Raises:
             SkeletonError: the checkpoint lacks weights of this class, or has other shapes.
         """
-        loaded, absent = self._from_pretrained(type(module), checkpoint.path)
         carried = self.carried(module)
+        for words in self._renamed(module, checkpoint).wanting(carried):
+            raise SkeletonError(f"{checkpoint.path} is not whole: {words}", advice="fetch or export it again")
+        loaded, absent = self._from_pretrained(type(module), checkpoint.path)
         absent = [name for name in absent if name in carried]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
