@@ -46,7 +46,7 @@ zoo: $(READY) ## small models of many public classes, started cold; writes docs/
 	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
 	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
 
-fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets and the tcp port; SECONDS of each
+fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets, proofs and the tcp port; SECONDS of each
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),30)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md

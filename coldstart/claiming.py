@@ -91,6 +91,8 @@ class Claiming:
         self._transfers: dict[int, _Transfer] = {}
         self._leading = self._admitted = False
         self.post: Callable[[Event], None] = lambda event: None
+        self.taken: Callable[[int], int] = lambda attempt: 0
+        """How many bytes an attempt's source has given; set by assignment."""
 
     async def claim(self, effect: effects.ClaimSource) -> None:
         """Claim a source; posts what came of it. Raises BusError."""
@@ -247,7 +249,7 @@ class Claiming:
         source = transfer.source.worker if transfer.source is not None else ""
         transfer.source, transfer.waiting = None, False
         transfer.over.set()
-        done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
+        done = encode(Done(transfer=transfer.ident, outcome=outcome[:512], taken=self.taken(attempt)))
         return await station.bus.release(station.key, source, transfer.ident, done)
 
     async def strike(self, effect: effects.Strike) -> None:

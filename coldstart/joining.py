@@ -103,6 +103,7 @@ class Joining:
         self._transports, self._links = transports, links
         self._connections = Connections(target.memory)
         self._moving = Moving(target.memory, target.digester)
+        claiming.taken = self._moving.taken.__getitem__
         self._unstated: set[int] = set()
         self._stating = anyio.Lock()
         self.post_to_source: Callable[[Event], None] = lambda event: None

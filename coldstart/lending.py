@@ -78,6 +78,8 @@ class Lending:
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
+        self._news: dict[str, effects.SendProgress] = {}
+        """What each joiner that is being told is to know by now."""
         self._unseen: dict[str, int] = {}
         """Times in a row that a joiner that should be reading was not seen."""
         self._epoch = ""
@@ -123,7 +125,7 @@ class Lending:
             case effects.SendOffer():
                 await self._send_offer(effect)
             case effects.SendProgress():
-                await self._send(effect.joiner, self._progress(effect))
+                await self._tell(effect)
             case effects.SendRefusal():
                 await self._send(effect.joiner, self._refusal(effect))
             case effects.CloseGrant():
@@ -163,7 +165,8 @@ class Lending:
                 if message.chunk < self._memory.layout.chunks:
                     self.post(events.DoubtReceived(message.transfer, message.chunk))
             case Done():
-                self.post(events.DoneReceived(message.transfer, message.outcome))
+                taken = min(message.taken, self._memory.layout.nbytes)  # nobody takes more for one start
+                self.post(events.DoneReceived(message.transfer, message.outcome, taken))
 
     async def _advertise(self, effect: effects.Advertise) -> None:
         bus = self._station.bus
@@ -276,6 +279,22 @@ class Lending:
             source=self._worker.inbox,
         )
         await self._send(effect.joiner, offer)
+
+    async def _tell(self, effect: effects.SendProgress) -> None:
+        """One letter at a time to each joiner; what has come meanwhile goes with the next.
+
+        So a slow store makes letters rarer, not more of them, and none overtakes a later one.
+        """
+        telling, self._news[effect.transfer] = effect.transfer in self._news, effect
+        if telling:
+            return
+        told: effects.SendProgress | None = None
+        try:
+            while (news := self._news[effect.transfer]) is not told:
+                await self._send(news.joiner, self._progress(news))
+                told = news
+        finally:
+            del self._news[effect.transfer]
 
     def _progress(self, effect: effects.SendProgress) -> Progress:
         answer, have = effect.number + 1, _bits(effect.have)

@@ -105,9 +105,14 @@ class Doubt(Message, frozen=True, tag="doubt"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not."""
+    """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not.
+
+    ``taken`` is how many bytes have come under it, for sources that do no work per byte; 0 from versions that did not
+    say.
+    """
 
     outcome: Words
+    taken: Number = 0
 
 
 class Drain(Message, frozen=True, tag="drain"):

@@ -32,7 +32,7 @@ from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
-from coldstart.report import Recorder
+from coldstart.recorder import Recorder
 from coldstart.runner import Observer
 from coldstart.source import Source
 from coldstart.station import Worker

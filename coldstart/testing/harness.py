@@ -36,7 +36,8 @@ from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Claim, ClaimOutcome, Consensus, Digester, Landed, Memory, Transport
-from coldstart.report import Recorder, Report, failure
+from coldstart.recorder import Recorder
+from coldstart.report import Report, failure
 from coldstart.runner import Entry, Runner
 from coldstart.source import Source
 from coldstart.station import Worker
