@@ -28,7 +28,6 @@ from transformers.core_model_loading import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 import coldstart
-from coldstart import config
 from coldstart.ports import Checkpoint, StoredTensor
 
 Shape = tuple[int, ...]
@@ -242,9 +241,8 @@ async def test_after_a_failed_peer_only_the_missing_experts_are_read(
             MixtralConfig(**small, hidden_size=128, intermediate_size=512, num_local_experts=EXPERTS)
         ).save_pretrained(path)
         ordinary = MixtralForCausalLM.from_pretrained(path, local_files_only=True).eval()
-    settings = config.load(
-        {"directory": str(tmp_path / "v"), "drain": 0.0, "sources": 1, "lend_gbps": 0.004}, environ={}
-    )
+    for name, value in {"DIRECTORY": str(tmp_path / "v"), "DRAIN": "0", "SOURCES": "1", "LEND_GBPS": "0.004"}.items():
+        monkeypatch.setenv(f"COLDSTART_{name}", value)
     read: list[int] = []
     preadv = os.preadv
 
@@ -252,10 +250,10 @@ async def test_after_a_failed_peer_only_the_missing_experts_are_read(
         read.append(preadv(descriptor, buffers, offset))
         return read[-1]
 
-    async with coldstart.join(path, worker="a", settings=settings) as source:
+    async with coldstart.join(path, worker="a") as source:
         assert (source.report.path, source.built.storage.reason) == ("storage", "")
         monkeypatch.setattr(os, "preadv", counting)
-        async with coldstart.join(path, worker="b", settings=settings, wait=False) as replica:
+        async with coldstart.join(path, worker="b", wait=False) as replica:
             async for step in replica.progress():
                 if step.bytes_verified:
                     break
