@@ -45,7 +45,13 @@ class StoredRange(msgspec.Struct, frozen=True):
     length: int
 
 
-StoredAs = str | tuple[StoredRange, ...]
+class Widened(msgspec.Struct, frozen=True):
+    """The stored tensor that a checkpoint calls ``tensor``, in bfloat16 there and in float32 here: the same numbers."""
+
+    tensor: str
+
+
+StoredAs = str | Widened | tuple[StoredRange, ...]
 """Where a checkpoint has one tensor: under a name; or, of one that is made of others, in ranges of them, in order."""
 
 

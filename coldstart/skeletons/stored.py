@@ -19,6 +19,7 @@ from coldstart.layout import Layout
 from coldstart.ports import Checkpoint, StoredAs, StoredTensor
 from coldstart.skeletons.adoption import elements, layout_of
 from coldstart.transports.placement import Placement, place
+from coldstart.transports.placement import named as named
 
 _WRAPPERS = frozenset({"module", "_orig_mod"})
 
@@ -54,11 +55,7 @@ def one_to_one(
 
 def used(stored: Iterable[StoredAs]) -> set[str]:
     """The names of all stored tensors that something is read of."""
-    return {
-        name
-        for each in stored
-        for name in ([each] if isinstance(each, str) else (part.tensor for part in each))
-    }
+    return {name for each in stored for name in named(each)}
 
 
 def fill(

@@ -12,23 +12,29 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
 from coldstart.layout import Layout, Piece, Tensor
-from coldstart.ports import Checkpoint, StoredAs, StoredRange
+from coldstart.ports import Checkpoint, StoredAs, StoredRange, Widened
+
+FLOAT32, BFLOAT16 = 4, 2
+"""Bytes of one number."""
 
 
 class Extent(msgspec.Struct, frozen=True):
     """Consecutive bytes of a storage that are consecutive in a file.
 
-    ``within`` is where they start in the storage, ``offset`` where in ``file``; all in bytes.
+    ``within`` is where they start in the storage, ``offset`` where in ``file``; all in bytes. Where ``widened``, the
+    file has bfloat16 for float32: half as many bytes (``widening.py``).
     """
 
     within: int
     length: int
     file: Path
     offset: int
+    widened: bool = False
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -46,7 +52,8 @@ class Placement(msgspec.Struct, frozen=True):
                 return
             skipped = max(piece.within - extent.within, 0)
             length = min(extent.within + extent.length, end) - extent.within - skipped
-            yield Extent(extent.within + skipped, length, extent.file, extent.offset + skipped)
+            at = extent.offset + (skipped // FLOAT32 * BFLOAT16 if extent.widened else skipped)
+            yield Extent(extent.within + skipped, length, extent.file, at, extent.widened)
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -89,7 +96,7 @@ def _filling(
         if reason := _mismatch(tensor, nbytes, stored_as, checkpoint):
             reasons.append(reason)
         else:
-            found.setdefault(_joined(_ranges(stored_as, checkpoint), checkpoint), _shown(stored_as))
+            found.setdefault(_extents(stored_as, nbytes, checkpoint), _shown(stored_as))
     if len(found) > 1:
         several = ", ".join(sorted(found.values()))
         return Unplaced(f"{tenants[0].name}: one storage here, stored several times ({several})")
@@ -101,14 +108,18 @@ def _filling(
 
 def _mismatch(tensor: Tensor, nbytes: int, stored_as: StoredAs, checkpoint: Checkpoint) -> str:
     """Why the stored bytes are not those of the whole storage of ``tensor``; empty if they are."""
-    for name in [stored_as] if isinstance(stored_as, str) else dict.fromkeys(each.tensor for each in stored_as):
+    for name in named(stored_as):
         stored = checkpoint.tensors.get(name)
         if stored is None:
             return f"{tensor.name}: the checkpoint has no tensor {name}"
-        if tensor.dtype != stored.dtype:
+        widened = isinstance(stored_as, Widened) and (stored.dtype, tensor.dtype) == ("bfloat16", "float32")
+        if tensor.dtype != stored.dtype and not widened:
             return f"{tensor.name}: {tensor.dtype} here, {stored.dtype} in the checkpoint"
-        if isinstance(stored_as, str) and tensor.shape != stored.shape:
+        if not isinstance(stored_as, tuple) and tensor.shape != stored.shape:
             return f"{tensor.name}: shape {list(tensor.shape)} here, {list(stored.shape)} in the checkpoint"
+    if isinstance(stored_as, Widened):
+        filled = tensor.offset == 0 and nbytes == checkpoint.tensors[stored_as.tensor].nbytes // BFLOAT16 * FLOAT32
+        return _uncontiguous(tensor) if filled else f"{tensor.name}: does not fill its storage of {nbytes} bytes"
     ranges = _ranges(stored_as, checkpoint)
     for each in ranges:
         if not 0 <= each.offset < each.offset + each.length <= checkpoint.tensors[each.tensor].nbytes:
@@ -128,7 +139,27 @@ def _uncontiguous(tensor: Tensor) -> str:
     return ""
 
 
-def _ranges(stored_as: StoredAs, checkpoint: Checkpoint) -> Sequence[StoredRange]:
+def named(stored_as: StoredAs) -> Iterable[str]:
+    """The stored tensors that something is read of, each once."""
+    match stored_as:
+        case str():
+            return (stored_as,)
+        case Widened():
+            return (stored_as.tensor,)
+        case tuple():
+            return dict.fromkeys(each.tensor for each in stored_as)
+        case _:
+            assert_never(stored_as)
+
+
+def _extents(stored_as: StoredAs, nbytes: int, checkpoint: Checkpoint) -> tuple[Extent, ...]:
+    if isinstance(stored_as, Widened):
+        stored = checkpoint.tensors[stored_as.tensor]
+        return (Extent(0, nbytes, stored.file, stored.offset, widened=True),)
+    return _joined(_ranges(stored_as, checkpoint), checkpoint)
+
+
+def _ranges(stored_as: str | tuple[StoredRange, ...], checkpoint: Checkpoint) -> Sequence[StoredRange]:
     if isinstance(stored_as, str):
         return (StoredRange(stored_as, 0, checkpoint.tensors[stored_as].nbytes),)
     return stored_as
@@ -155,4 +186,5 @@ def _within(extent: Extent) -> int:
 
 
 def _shown(stored_as: StoredAs) -> str:
-    return stored_as if isinstance(stored_as, str) else f"{stored_as[0].tensor} and others"
+    first, *others = named(stored_as)
+    return f"{first} and others" if others else first

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from coldstart.layout import Piece, Span
-from coldstart.transports.placement import Placement
+from coldstart.transports.placement import FLOAT32, Placement
+from coldstart.transports.widening import stored_length
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """Bytes per read: what a cancelled pull still waits for."""
@@ -25,13 +26,14 @@ class Read(msgspec.Struct, frozen=True):
     """Consecutive bytes of a file into consecutive pieces of the stream, in one call.
 
     ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
-    together are exactly what was asked for.
+    together are exactly what was asked for. One that is ``widened`` (``widening.py``) has one piece.
     """
 
     file: Path
     offset: int
     pieces: tuple[Piece, ...]
     landed: Span
+    widened: bool = False
 
     @property
     def target(self) -> Span:
@@ -41,7 +43,13 @@ class Read(msgspec.Struct, frozen=True):
     @property
     def length(self) -> int:
         """Bytes of the file."""
-        return sum(piece.length for piece in self.pieces)
+        length = sum(piece.length for piece in self.pieces)
+        return stored_length(self.skipped, length) if self.widened else length
+
+    @property
+    def skipped(self) -> int:
+        """Bytes of the first number that are not wanted, where it is widened."""
+        return self.pieces[0].within % FLOAT32 if self.widened else 0
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -59,6 +67,7 @@ class _Part(msgspec.Struct, frozen=True):
     piece: Piece
     file: Path
     offset: int
+    widened: bool
 
 
 def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
@@ -72,6 +81,7 @@ def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_byte
             offset=group[0].offset,
             pieces=tuple(part.piece for part in group),
             landed=Span(start, end - start),
+            widened=group[0].widened,
         )
         for group, start, end in zip(groups, starts, ends, strict=False)
     ]
@@ -96,13 +106,15 @@ def _cut(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iter
             for at in range(0, extent.length, read_bytes):
                 length = min(read_bytes, extent.length - at)
                 part = Piece(piece.storage, extent.within + at, length, start + at)
-                yield _Part(part, extent.file, extent.offset + at)
+                (found,) = placement.located(part)
+                yield _Part(part, found.file, found.offset, found.widened)
 
 
 def _continues(group: Sequence[_Part], part: _Part, read_bytes: int) -> bool:
     last = group[-1]
     return (
-        len(group) < _MAX_PIECES
+        not (last.widened or part.widened)
+        and len(group) < _MAX_PIECES
         and part.piece.offset + part.piece.length - group[0].piece.offset <= read_bytes
         and last.file == part.file
         and last.offset + last.piece.length == part.offset

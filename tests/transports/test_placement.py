@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldstart.layout import Layout, Span
-from coldstart.ports import Checkpoint, StoredAs, StoredRange, StoredTensor
+from coldstart.layout import merged as merged_spans
+from coldstart.ports import Checkpoint, StoredAs, StoredRange, StoredTensor, Widened
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import Landings
+from coldstart.transports import storage
 from coldstart.transports.placement import Placement, Unplaced, place
-from coldstart.transports.reads import Read, joined, planned
+from coldstart.transports.reads import READ_BYTES, Read, joined, planned
 from coldstart.transports.storage import StorageTransport
 from coldstart.transports.unlent import reads_for
 
@@ -174,6 +176,59 @@ async def test_missing_chunks_are_read_from_the_experts_own_tensors(
     assert sum(counted) == sum(span.length for span in missing)
     for span in missing:
         assert target.content(span) == case.expected[0][span.offset : span.end]
+
+
+NUMBERS = 700
+
+
+def widened(place_in: Path, count: int = NUMBERS) -> tuple[Layout, Checkpoint, bytes]:
+    """A tensor in float32 that is stored in bfloat16, any bits, after some bytes that are none of its."""
+    stored = random.Random(0).randbytes(2 * count)
+    path = place_in / "model.safetensors"
+    path.write_bytes(bytes(HEADER) + stored)
+    tensors = {"router": StoredTensor("router", "bfloat16", (count,), path, HEADER, 2 * count)}
+    (uint8,) = layout_of(1).tensors
+    tensor = msgspec.structs.replace(uint8, name="router", dtype="float32", shape=(count,))
+    layout = Layout(tensors=(tensor,), storages=(4 * count,), chunk_bytes=CHUNK)
+    carried = b"".join(bytes(2) + stored[at : at + 2] for at in range(0, len(stored), 2))  # little-endian
+    return layout, Checkpoint(path=path, fingerprint="", files=(path,), tensors=tensors), carried
+
+
+@pytest.mark.parametrize("span", [(0, 4 * NUMBERS), (256, 512), (1024, 4), (5, 1), (3, 1018), (1023, 7)])
+@pytest.mark.parametrize("most", [READ_BYTES, 64, 6])
+async def test_what_is_kept_in_float32_is_widened_in_any_span(
+    span: tuple[int, int], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, checkpoint, carried = widened(tmp_path)
+    placement = place(layout, {"router": Widened("router")}, checkpoint)
+    assert isinstance(placement, Placement), placement
+    monkeypatch.setattr(storage, "READ_BYTES", most)
+    target, landings = BytesMemory(layout, fill=7), Landings()
+    await StorageTransport(checkpoint, placement).pull(b"", [Span(*span)], target, landings)
+    start, end = span[0], sum(span)
+    assert target.storages[0][start:end] == carried[start:end]
+    assert set(target.storages[0][:start] + target.storages[0][end:]) <= {7}
+    assert merged_spans(landings.spans) == (Span(*span),)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dtype": "float16"}, "router: float32 here, float16 in the checkpoint"),
+        ({"shape": (NUMBERS - 1,)}, rf"router: shape [{NUMBERS}] here, [{NUMBERS - 1}] in the checkpoint"),
+        ({"nbytes": 2 * NUMBERS - 2}, f"router: does not fill its storage of {4 * NUMBERS} bytes"),
+    ],
+)
+def test_only_the_same_numbers_are_widened(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    layout, checkpoint, _ = widened(tmp_path)
+    stored = msgspec.structs.replace(checkpoint.tensors["router"], **change)
+    other = msgspec.structs.replace(checkpoint, tensors={"router": stored})
+    found = place(layout, {"router": Widened("router")}, other)
+    assert isinstance(found, Unplaced)
+    assert found.reason == words
+    found = place(layout, {"router": "router"}, checkpoint)  # nobody said that it may be
+    assert isinstance(found, Unplaced)
+    assert found.reason == "router: float32 here, bfloat16 in the checkpoint"
 
 
 @pytest.mark.parametrize(

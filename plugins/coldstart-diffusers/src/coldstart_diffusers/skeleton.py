@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from coldstart.classification import Classification
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange
+from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange, Widened
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart_diffusers.hosting import Components, hosted, written
 from coldstart_diffusers.manifest import read_manifest
@@ -51,6 +51,8 @@ class _Part:
     def stored_as(self, stored: StoredAs) -> StoredAs:
         if isinstance(stored, str):
             return self.full(stored)
+        if isinstance(stored, Widened):
+            return Widened(self.full(stored.tensor))
         return tuple(StoredRange(self.full(each.tensor), each.offset, each.length) for each in stored)
 
 

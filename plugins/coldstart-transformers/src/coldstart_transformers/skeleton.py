@@ -19,10 +19,10 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank, StoredAs
+from coldstart.ports import Checkpoint, Rank, StoredAs, Widened
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import lacking, one_to_one
+from coldstart.skeletons.stored import lacking, named, one_to_one
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.bounds import check_size
@@ -139,14 +139,14 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
 
     def find_stored(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
         found = self._renamed(module, checkpoint)
-        return self._stored(module, found, self._merged(module, found, checkpoint) or {})
+        return self._stored(module, found, checkpoint, self._merged(module, found, checkpoint) or {})
 
     def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         found = self._renamed(module, checkpoint)
         merged = self._merged(module, found, checkpoint)
         if merged is None:
             return None
-        return one_to_one(self.carried(module), checkpoint, self._stored(module, found, merged))
+        return one_to_one(self.carried(module), checkpoint, self._stored(module, found, checkpoint, merged))
 
     def _merged(
         self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint
@@ -157,20 +157,29 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         return rearranged(module, found.conversions, checkpoint)
 
     def _stored(
-        self, module: PreTrainedModel, found: Renamed, merged: Mapping[str, StoredAs]
+        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint, merged: Mapping[str, StoredAs]
     ) -> Mapping[str, StoredAs]:
-        names: dict[str, StoredAs] = {**found.names, **self._parts, **merged}
-        return {name: names[name] for name in self.carried(module) if name in names}
+        carried = self.carried(module)
+        kept = {  # in float32, whatever the others are in
+            name: Widened(stored)
+            for name, stored in found.names.items()
+            if name in carried
+            and carried[name].dtype == torch.float32
+            and checkpoint.tensors[stored].dtype == "bfloat16"
+            and self._quantisation is None
+        }
+        names: dict[str, StoredAs] = {**found.names, **self._parts, **kept, **merged}
+        return {name: names[name] for name in carried if name in names}
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
             return ()  # what the loader calls the stored tensors is known to its converters only
         renamed = self._renamed(module, checkpoint)
         merged = self._merged(module, renamed, checkpoint)
-        carried, stored = self.carried(module), self._stored(module, renamed, merged or {})
+        carried, stored = self.carried(module), self._stored(module, renamed, checkpoint, merged or {})
         found = list(renamed.wanting(carried))
         if stored and (merged is not None or not renamed.splits):
-            names = {name: each if isinstance(each, str) else each[0].tensor for name, each in stored.items()}
+            names = {name: next(iter(named(each))) for name, each in stored.items()}
             found += lacking(carried, checkpoint, names, shapes=renamed.plain)
         ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
         return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
