@@ -10,7 +10,7 @@ import torch
 import transformers
 from coldstart_transformers import FACTORY
 from coldstart_transformers.quiet import quiet
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from coldstart.ports import Rank
 from coldstart.skeletons.adoption import adopt, elements, in_place
@@ -256,3 +256,20 @@ def test_requested_dtypes(
     }
     for name, tensor in wanted.state_dict().items():
         assert torch.equal(module.state_dict()[name], tensor), name
+
+
+def test_bfloat16_that_is_asked_for_in_float32_is_widened(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with quiet():
+        LlamaForCausalLM(LlamaConfig(**LLAMA)).to(torch.bfloat16).save_pretrained(tmp_path)
+        wanted = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, local_files_only=True)
+    checkpoint = read_checkpoint(tmp_path)
+    skeleton = FACTORY.open(dtype="float32")
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    arena = adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    placement = place(arena.layout, skeleton.stored_names(module, checkpoint) or {}, checkpoint)
+    assert isinstance(placement, Placement), placement
+    fill(arena, placement)
+    for name, tensor in wanted.state_dict().items():
+        assert torch.equal(elements(module.state_dict()[name]), elements(tensor)), name
