@@ -64,6 +64,7 @@ PURE = (
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
     "shelves.extents", "shelves.location", "shelves.refusals", "seals", "proofs", "records",
+    "transports.placement", "transports.reads", "transports.widening",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",

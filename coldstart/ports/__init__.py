@@ -50,7 +50,10 @@ from coldstart.ports.skeletons import Probing as Probing
 from coldstart.ports.skeletons import Receiving as Receiving
 from coldstart.ports.skeletons import Skeleton as Skeleton
 from coldstart.ports.skeletons import SkeletonFactory as SkeletonFactory
+from coldstart.ports.skeletons import StoredAs as StoredAs
+from coldstart.ports.skeletons import StoredRange as StoredRange
 from coldstart.ports.skeletons import StoredTensor as StoredTensor
+from coldstart.ports.skeletons import Widened as Widened
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Counting as Counting

@@ -25,6 +25,7 @@ from coldstart.transports.placement import Placement
 from coldstart.transports.reads import READ_BYTES, Request, joined, selected
 from coldstart.transports.threads import in_thread
 from coldstart.transports.unlent import Unlent, reads_for
+from coldstart.transports.widening import widen
 
 
 class ObjectTransport(Unlent):
@@ -130,6 +131,12 @@ class _Pull:
         at = request.offset
         for read in request.reads:
             with self._into.writing(read.target) as views:
+                if read.widened:
+                    stored = bytearray(read.length)
+                    fill(at, memoryview(stored))
+                    widen(stored, read.skipped, selected(views, read))
+                    at += read.length
+                    continue
                 for view in selected(views, read):
                     fill(at, view)
                     at += len(view)

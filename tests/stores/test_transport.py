@@ -104,11 +104,24 @@ class TestBytes:
         held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
         prefix, placement = uploaded(store, held)
         backwards = layout_of(*[1000] * 50)
-        await ObjectTransport(prefix, Placement(placement.tensors[::-1])).pull(
+        await ObjectTransport(prefix, Placement(placement.storages[::-1])).pull(
             b"", [whole(backwards)], target, Landings()
         )
         assert target.storages == held.storages[::-1]
         assert read(store, prefix) == [(len(HEAD), len(HEAD) + 50_000)]
+
+    async def test_numbers_in_bfloat16_are_widened_on_the_way(self, store: Store, tmp_path: Path) -> None:
+        held, target = BytesMemory(layout_of(STEP + 6), seed=1), BytesMemory(layout_of(2 * STEP + 12))
+        prefix, placement = uploaded(store, held, replace(SETTINGS, cache=tmp_path))
+        ((extent,),) = placement.storages
+        wider = Placement(((replace(extent, length=2 * extent.length, widened=True),),))
+        stored = held.storages[0]
+        expected = b"".join(bytes(2) + stored[at : at + 2] for at in range(0, len(stored), 2))
+        for _ in range(2):  # from the store, then from the cache
+            await ObjectTransport(prefix, wider).pull(b"", [whole(target.layout)], target, Landings())
+            assert target.storages == [expected]
+            target = BytesMemory(target.layout)
+        assert sum(end - start for start, end in read(store, prefix)) == len(stored)
 
     async def test_no_more_requests_at_a_time_than_allowed(self, store: Store) -> None:
         layout = layout_of(10 * STEP)
