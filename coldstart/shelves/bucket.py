@@ -3,7 +3,7 @@
 The only module that knows obstore. Where the store is and whose credentials are used is told by the environment, as
 the stores' own tools have it (docs/object-stores.md). Requests that fail are repeated with backoff by obstore, and a
 body that breaks off is asked for from there on, both while ``ShelfSettings.retry_seconds`` allow. It must not know
-checkpoints; who asks is in ``objects.py``, and in ``coldstart.transports.objects``.
+checkpoints; who asks is in ``asking.py``, for threads, and in ``coldstart.transports.objects``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """One bucket; connections are kept until :meth:`close`. Calls may come from any thread.
+    """One bucket; connections are kept until :meth:`close`. A cancelled request is dropped, with its connection.
 
     Raises CheckpointError for whatever is refused.
     """
@@ -73,43 +73,35 @@ class Bucket:
         """Close all connections; nothing can be asked for any more."""
         del self._store
 
-    def list(self, most: int) -> Sequence[Stored]:
+    async def list(self, most: int) -> Sequence[Stored]:
         """What is below the URL's key, sorted; one more than ``most`` if there are more."""
         with self._told():
             for left in reversed(range(_LISTINGS)):
                 try:
-                    return self._list(most)
+                    return await self._list(most)
                 except exceptions.GenericError as error:
                     if not left or "response body" not in str(error):
                         raise
         raise AssertionError("the last listing returns or raises")
 
-    def _list(self, most: int) -> Sequence[Stored]:
+    async def _list(self, most: int) -> Sequence[Stored]:
         found: list[Stored] = []
-        for some in obstore.list(self._store, self._url.key or None):
+        async for some in obstore.list(self._store, self._url.key or None):
             found.extend(_stored(meta) for meta in some)
             if len(found) > most:
                 break
         return sorted(found, key=lambda each: each.key)[: most + 1]
 
-    def stat(self, key: str) -> Stored | None:
+    async def stat(self, key: str) -> Stored | None:
         """What there is under ``key``; None if nothing."""
         with self._told(key):
             try:
-                return _stored(obstore.head(self._store, key))
+                return _stored(await obstore.head_async(self._store, key))
             except FileNotFoundError:
                 return None
 
-    def read(self, stored: Stored, offset: int, length: int) -> memoryview:
-        """``length`` bytes from ``offset`` on, of the object as it was; blocks."""
-        with self._told(stored.key):
-            answer = obstore.get(self._store, stored.key, options=_options(stored, offset, length))
-            self._check(answer.meta, stored)
-            data = answer.bytes()
-        return self._complete(memoryview(data), stored, length)
-
     async def fetch(self, stored: Stored, offset: int, length: int) -> memoryview:
-        """As :meth:`read`; when it is cancelled the request is dropped, with its connection."""
+        """``length`` bytes from ``offset`` on, of the object as it was."""
         with self._told(stored.key):
             answer = await obstore.get_async(self._store, stored.key, options=_options(stored, offset, length))
             self._check(answer.meta, stored)

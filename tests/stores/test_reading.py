@@ -184,15 +184,15 @@ class TestRefusals:
     def test_names_that_lead_elsewhere_are_not_taken(
         self, store: Store, directory: Path, settings: ShelfSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        listed = objects.Bucket.list
+        listed = objects.Asking.list
 
-        def more(self: objects.Bucket, most: int) -> list[objects.Stored]:
+        def more(self: objects.Asking, most: int) -> list[objects.Stored]:
             found = list(listed(self, most))
             start = found[0].key.rpartition("/")[0]
             names = ("../../out.json", "/etc/x", "a//b", "a\\b", "..", "a\n", "x" * 300)
             return [*found, *(replace(found[0], key=f"{start}/{name}") for name in names)]
 
-        monkeypatch.setattr(objects.Bucket, "list", more)
+        monkeypatch.setattr(objects.Asking, "list", more)
         path = find(store.url, settings).checkpoint.path
         assert path.parent.parent == settings.mirrors
         assert {file.name for file in path.parent.rglob("*")} == {"model", "config.json", "tokenizer.json"}

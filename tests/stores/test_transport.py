@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 pytest.importorskip("obstore", reason="obstore is not installed")
+from anyio.from_thread import start_blocking_portal
 from msgspec.structs import replace
 
 from coldstart.errors import CheckpointError, TransportError
@@ -50,7 +51,8 @@ def uploaded(store: Store, memory: BytesMemory, settings: ShelfSettings = SETTIN
         at += len(data)
     store.put(name, HEAD + b"".join(memory.storages))
     url = StoreUrl("s3", BUCKET, store.prefix)
-    stored = Bucket(url, settings).stat(f"{store.prefix}/{name}")
+    with start_blocking_portal() as portal:
+        stored = portal.call(Bucket(url, settings).stat, f"{store.prefix}/{name}")
     assert stored is not None
     checkpoint = Checkpoint(path=root, fingerprint="", files=(root / name,), tensors=tensors)
     placement = place(memory.layout, {each: each for each in tensors}, checkpoint)
