@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import anyio
 import msgspec
 import obstore
 from obstore import exceptions
@@ -33,6 +34,8 @@ _REQUEST_SECONDS: Final = 600.0
 _RETRIES: Final = 10
 _LISTINGS: Final = 4
 """A listing that breaks off is made anew: of all requests that is the one which obstore does not repeat."""
+_PAUSE: Final = 0.1
+"""Seconds before the second listing; before each one after it twice as long."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -55,7 +58,7 @@ class Bucket:
     """
 
     def __init__(self, url: StoreUrl, settings: ShelfSettings) -> None:
-        self._url = url
+        self._url, self._patience = url, settings.retry_seconds
         client: ClientConfig = {
             "allow_http": settings.allow_http,
             "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
@@ -82,6 +85,7 @@ class Bucket:
                 except exceptions.GenericError as error:
                     if not left or "response body" not in str(error):
                         raise
+                await anyio.sleep(min(_PAUSE * 2 ** (_LISTINGS - 1 - left), self._patience / _LISTINGS))
         raise AssertionError("the last listing returns or raises")
 
     async def _list(self, most: int) -> Sequence[Stored]:

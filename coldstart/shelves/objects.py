@@ -8,7 +8,7 @@ overwritten since is refused, never mixed. It must not know obstore (``bucket.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -49,10 +49,13 @@ class Objects:
     def __init__(self, url: StoreUrl, settings: ShelfSettings, portal: BlockingPortal) -> None:
         self._bucket = Bucket(url, settings)
         self._store = Asking(self._bucket, portal)
-        listed = _listed(self._store, url)
-        root = place_of(settings.mirrors, url, listed)
-        if "" not in listed:
-            bring(self._store, listed, root)
+        with ExitStack() as refused:
+            refused.callback(self._bucket.close)
+            listed = _listed(self._store, url)
+            root = place_of(settings.mirrors, url, listed)
+            if "" not in listed:
+                bring(self._store, listed, root)
+            refused.pop_all()
         self._objects = {root / name if name else root: stored for name, stored in listed.items()}
         self._local = frozenset(root / name for name, stored in listed.items() if name and is_small(name, stored))
         self._children = _children(root, self._objects)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,9 +12,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
 
 BLOCK = 64 * 1024
+RESET = struct.pack("ii", 1, 0)
+"""Closing does not wait for what was sent, and says so to the other side."""
 
-Fault = Literal["", "slow down", "broken", "silent"]
-"""503 with S3's own words; an answer cut off after half of its body; no answer until the client hangs up."""
+Fault = Literal["", "slow down", "too many", "failing", "expired", "skewed", "moved", "broken", "reset", "silent"]
+"""Statuses with S3's own words (:data:`WORDS`); an answer that ends after half of its body, by an ordinary end of the
+connection or by its reset; no answer until the client hangs up."""
+
+WORDS: dict[Fault, tuple[int, str, str]] = {
+    "slow down": (503, "SlowDown", "Please reduce your request rate."),
+    "too many": (429, "TooManyRequests", "Please reduce your request rate."),
+    "failing": (500, "InternalError", "We encountered an internal error. Please try again."),
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
+    "skewed": (403, "RequestTimeTooSkewed", "The difference between the request time and the server's is too large."),
+    "moved": (301, "PermanentRedirect", "The bucket you are attempting to access must be addressed using another."),
+}
 
 
 class Seen(NamedTuple):
@@ -94,13 +108,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.recv(1)
             self.close_connection = True
             return
-        if fault == "slow down":
-            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-            self.send_response(503)
+        if fault in WORDS:
+            status, code, message = WORDS[fault]
+            body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
-            self.server.note(self._seen(key, 503, len(body)))
+            if self.command == "GET":
+                self.wfile.write(body)
+            self.server.note(self._seen(key, status, len(body)))
             return
         self._forward(key, fault)
 
@@ -124,12 +140,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.note(self._seen(key, answer.status, len(body)))
                 return
             self.end_headers()
-            left, sent = (whole // 2 if fault == "broken" else whole), 0
+            cut = fault in ("broken", "reset")
+            left, sent = (whole // 2 if cut else whole), 0
             while self.command == "GET" and left and (block := answer.read(min(BLOCK, left))):
                 self.wfile.write(block)
                 sent, left = sent + len(block), left - len(block)
-            self.close_connection = fault == "broken"
-            self.server.note(self._seen(key, 0 if fault == "broken" else answer.status, sent))
+            self.close_connection = cut
+            if fault == "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.server.note(self._seen(key, 0 if cut else answer.status, sent))
         finally:
             behind.close()
 

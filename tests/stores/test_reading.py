@@ -20,6 +20,7 @@ from coldstart.shelves import mirror, objects
 from coldstart.shelves.location import ShelfSettings
 from coldstart.shelves.open import find
 from tests.stores.conftest import BUCKET, Store
+from tests.stores.gateway import Fault
 
 Write = Callable[..., Path]
 
@@ -205,7 +206,7 @@ class TestRefusals:
 
 
 class TestTrouble:
-    @pytest.mark.parametrize("fault", ["slow down", "broken", "silent"])
+    @pytest.mark.parametrize("fault", ["slow down", "too many", "broken", "reset", "silent"])
     def test_what_passes_is_tried_again(
         self, fault: str, store: Store, directory: Path, settings: ShelfSettings
     ) -> None:
@@ -214,6 +215,45 @@ class TestTrouble:
         assert find(store.url, settings).checkpoint.config == {"model_type": "tiny"}
         assert not left
 
-    def test_what_does_not_pass_is_said(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
-        store.gateway.misbehave = lambda method, key: "slow down"
-        assert "503" in refused(store.url, replace(settings, retry_seconds=0.3))
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("slow down", "the store answers 503 (SlowDown), however often it is asked; look at its health"),
+            ("too many", "the store answers 429 (TooManyRequests), however often"),
+            ("failing", "the store answers 500 (InternalError), however often"),
+            ("broken", "connections break in the middle of an answer, however often"),
+            ("reset", "connections break in the middle of an answer, however often"),
+        ],
+    )
+    def test_what_does_not_pass_is_said(
+        self, fault: Fault, words: str, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        store.gateway.misbehave = lambda method, key: fault
+        message = refused(store.url, replace(settings, retry_seconds=0.3))
+        assert message.startswith(f"cannot read {store.url}: ")
+        assert words in message
+        assert store.gateway.wait_for(lambda: len(store.gateway.seen) > 1)
+
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("expired", "the credentials for {} have expired (ExpiredToken); renew the token"),
+            ("skewed", "{} was refused (RequestTimeTooSkewed): this machine's clock is wrong"),
+            ("moved", "cannot read {}: the store says that it is elsewhere; set the bucket's own AWS_REGION"),
+        ],
+    )
+    def test_what_would_not_pass_is_not_tried_again(
+        self, fault: Fault, words: str, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        store.gateway.misbehave = lambda method, key: fault
+        assert words.format(store.url) in refused(store.url, settings)
+        assert store.gateway.wait_for(lambda: store.gateway.open == 0)
+        assert len(store.gateway.seen) == 1
+
+    def test_a_token_that_expires_before_the_headers_are_read(
+        self, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        """What a HEAD is refused for it is not told."""
+        store.gateway.misbehave = lambda method, key: "expired" if method == "HEAD" else ""
+        message = refused(store.url, settings)
+        assert f"{store.url}/model.safetensors was refused (400, without a reason); check whether a token" in message

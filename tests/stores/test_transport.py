@@ -136,7 +136,7 @@ class TestTrouble:
         await ObjectTransport(prefix, placement).pull(b"", [whole(layout)], target, Landings())
         assert target.storages == held.storages
 
-    @pytest.mark.parametrize("fault", ["slow down", "broken", "silent"])
+    @pytest.mark.parametrize("fault", ["slow down", "too many", "failing", "broken", "reset", "silent"])
     async def test_what_passes_is_tried_again(self, fault: str, store: Store) -> None:
         left = [fault] * (1 if fault == "silent" else 3)
         misbehave = store.gateway.misbehave
@@ -164,6 +164,16 @@ class TestTrouble:
         with pytest.raises(CheckpointError, match=rf"cannot read {store.url}.*503"):
             await self._pull(store, prepare, replace(SETTINGS, retry_seconds=0.5))
         assert anyio.current_time() - began < 10
+
+    async def test_a_token_that_expires_in_mid_read_is_said_at_once(self, store: Store) -> None:
+        answered = itertools.count()
+
+        def prepare() -> None:
+            store.gateway.misbehave = lambda method, key: "expired" if next(answered) >= 5 else ""
+
+        with pytest.raises(CheckpointError, match=rf"the credentials for {store.url}.* have expired \(ExpiredToken\)"):
+            await self._pull(store, prepare)
+        assert sum(each.status == 400 for each in store.gateway.seen) <= SETTINGS.reads
 
     async def test_an_object_that_was_overwritten_is_never_mixed(self, store: Store) -> None:
         layout = layout_of(4 * STEP)
