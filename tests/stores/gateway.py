@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import math
+import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
 
 BLOCK = 64 * 1024
+HELD_SECONDS = 0.05
+"""So often it is seen whether an answer is still held, and its client still there."""
 RESET = struct.pack("ii", 1, 0)
 """Closing does not wait for what was sent, and says so to the other side."""
 
@@ -53,6 +58,9 @@ class Gateway(ThreadingHTTPServer):
         self.misbehave: Callable[[str, str], Fault] = lambda method, key: ""
         self.open = 0
         self.changed = threading.Condition()
+        self.held_from = math.inf
+        """Ranges that begin at this byte of an object, or later, are answered when it is raised: those of clients
+        that are still there then."""
 
     @property
     def url(self) -> str:
@@ -108,6 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.recv(1)
             self.close_connection = True
             return
+        while self._seen(key, 0, 0).first >= self.server.held_from:
+            time.sleep(HELD_SECONDS)
+            if self._left():
+                self.close_connection = True
+                return
         if fault in WORDS:
             status, code, message = WORDS[fault]
             body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
@@ -121,6 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._forward(key, fault)
 
     do_HEAD = do_GET
+
+    def _left(self) -> bool:
+        """Whether the client has hung up: there is something to be read, and it is nothing."""
+        return bool(select.select([self.connection], [], [], 0)[0]) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _forward(self, key: str, fault: Fault) -> None:
         behind = http.client.HTTPConnection("127.0.0.1", self.server.behind)

@@ -1,0 +1,156 @@
+"""Four ``coldstart worker`` processes at once, one real Valkey, one real S3 server: who reads which byte of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+from coldstart.bus.embedded import embedded
+from coldstart.bus.redis import RedisBus
+from tests.cli.conftest import CommandLine
+from tests.stores.conftest import Store, environment
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
+
+Write = Callable[..., Path]
+FILE = "model.safetensors"
+WORKERS = ("w0", "w1", "w2", "w3")
+MIB = 1 << 20
+SIZE_MIB = 24
+"""Three requests of a leader that has one at a time, as many chunks as MiB."""
+READ = 8 * MIB
+HEADER = 8
+"""The byte at which it begins, and the last one at which anything but weights does."""
+SECONDS = 60.0
+"""For all workers to be where they are waited for: four interpreters that import torch at once, on any machine."""
+
+
+class Worker:
+    """One process; ``phases`` are those that it has told of, ``report`` and ``error`` what it says in the end."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.phases: set[str] = set()
+        self.report: Mapping[str, object] = {}
+        self.error = ""
+        self.over = anyio.Event()
+
+    async def follow(self) -> None:
+        """Until it serves, or is gone."""
+        assert self.process.stdout is not None
+        lines = BufferedByteReceiveStream(self.process.stdout)
+        try:
+            while not self.report:
+                told = json.loads(await lines.receive_until(b"\n", MIB))
+                self.report, self.error = told.get("report", {}), told.get("error", "")
+                self.phases.add(told.get("progress", {}).get("phase", ""))
+        except (anyio.IncompleteRead, anyio.ClosedResourceError):
+            pass
+        self.over.set()
+
+
+@asynccontextmanager
+async def rollout(store: Store, reads: int) -> AsyncIterator[tuple[list[Worker], RedisBus]]:
+    """All workers, started at once, and a look at their bus; they are killed when the block ends."""
+    with tempfile.TemporaryDirectory(prefix="cs") as short:
+        async with embedded(Path(short) / "store") as url, anyio.create_task_group() as tasks:
+            run = CommandLine(
+                COLDSTART_REDIS=url, COLDSTART_CACHE=short, COLDSTART_STORE_READS=str(reads), OMP_NUM_THREADS="1",
+                **environment(store.gateway.url),
+            )  # fmt: skip
+            workers = list[Worker]()
+            bus = await RedisBus.open(url)
+            try:
+                for name in WORKERS:
+                    words = ("worker", "--json", "--name", name, "--checkpoint", store.url, "--skeleton", "tensors")
+                    process = await anyio.open_process(run.command(words), env=run.environment, stderr=None)
+                    workers.append(Worker(process))
+                    tasks.start_soon(workers[-1].follow)
+                started = tuple(workers)
+                yield workers, bus
+            finally:
+                with anyio.CancelScope(shield=True):
+                    for worker in started:
+                        if worker.process.returncode is None:
+                            worker.process.kill()
+                        await worker.process.aclose()
+                    await bus.aclose()
+                tasks.cancel_scope.cancel()
+
+
+def weights(store: Store) -> list[tuple[int, int]]:
+    """The ranges of tensors that were given out, whoever asked."""
+    header = min(end for start, end in store.gateway.read(store.key(FILE)) if start == 8)
+    return store.gateway.read(store.key(FILE), header)
+
+
+def assert_each_byte_once(store: Store, directory: Path) -> None:
+    found = weights(store)
+    assert all(end == start for (_, end), (start, _) in pairwise(found)), found
+    assert found[-1][1] == (directory / FILE).stat().st_size
+
+
+@pytest.fixture
+def directory(store: Store, tmp_path: Path, write_checkpoint: Write) -> Path:
+    made = write_checkpoint(tmp_path / "m", mib=SIZE_MIB)
+    store.upload(made)
+    return made
+
+
+async def until_all_look(store: Store) -> None:
+    """Until everybody has read the header: nobody comes too late to be one of those who want the weights."""
+    headers = lambda: sum(start == 8 for start, _ in store.gateway.read(store.key(FILE))) == len(WORKERS)  # noqa: E731
+    assert await anyio.to_thread.run_sync(store.gateway.wait_for, headers, SECONDS)
+
+
+async def until_all_serve(workers: Iterable[Worker]) -> None:
+    with anyio.fail_after(SECONDS):
+        for worker in workers:
+            await worker.over.wait()
+            assert worker.report, worker.error
+
+
+async def test_four_processes_read_each_byte_once(store: Store, directory: Path) -> None:
+    store.gateway.held_from = HEADER + 1
+    async with rollout(store, reads=16) as (workers, _):
+        await until_all_look(store)
+        store.gateway.held_from = math.inf
+        await until_all_serve(workers)
+        assert sorted(str(worker.report["path"]) for worker in workers) == ["peer"] * 3 + ["storage"]
+        assert len({worker.report["root"] for worker in workers}) == 1
+        assert_each_byte_once(store, directory)
+
+
+async def test_after_a_killed_leader_the_next_one_reads_only_what_nobody_has(store: Store, directory: Path) -> None:
+    """It is killed with two of three ranges read, which the others have by then."""
+    store.gateway.held_from = HEADER + 1 + 2 * READ
+    async with rollout(store, reads=1) as (workers, bus):
+        await until_all_look(store)
+        with anyio.fail_after(SECONDS):
+            while await have(bus) != [2 * READ // MIB] * len(WORKERS):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+        (leader,) = (worker for worker in workers if "FALLBACK" in worker.phases)
+        leader.process.kill()
+        await leader.over.wait()
+        store.gateway.held_from = math.inf
+        workers.remove(leader)
+        await until_all_serve(workers)
+        assert sorted(str(worker.report["path"]) for worker in workers) == ["mixed", "peer", "peer"]
+        assert_each_byte_once(store, directory)
+
+
+async def have(bus: RedisBus) -> list[int]:
+    """Chunks of everybody who has any."""
+    return [advert.have for shard in await bus.shards() for advert in await bus.adverts(shard)]
