@@ -8,7 +8,7 @@ checkpoints; who asks is in ``asking.py``, for threads, and in ``coldstart.trans
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -112,6 +112,18 @@ class Bucket:
             data = await answer.bytes_async()
         return self._complete(memoryview(data), stored, length)
 
+    async def stream(self, stored: Stored, offset: int, length: int, least: int) -> AsyncGenerator[memoryview]:
+        """As :meth:`fetch`, in pieces of at least ``least`` bytes as they arrive, but for the last one."""
+        came = 0
+        with self._told(stored.key):
+            answer = await obstore.get_async(self._store, stored.key, options=_options(stored, offset, length))
+            self._check(answer.meta, stored)
+            async for piece in answer.stream(min_chunk_size=least):
+                came += len(piece)
+                yield memoryview(piece)
+        if came != length:
+            raise self._short(stored, came, length)
+
     def _check(self, meta: ObjectMeta, stored: Stored) -> None:
         """Not every store heeds If-Match."""
         now = _stored(meta)
@@ -120,9 +132,11 @@ class Bucket:
 
     def _complete(self, data: memoryview, stored: Stored, length: int) -> memoryview:
         if len(data) != length:
-            what = f"{self._url.home}/{stored.key} gave {len(data)} bytes of {length}"
-            raise CheckpointError(what, advice=BESIDE)
+            raise self._short(stored, len(data), length)
         return data
+
+    def _short(self, stored: Stored, came: int, length: int) -> CheckpointError:
+        return CheckpointError(f"{self._url.home}/{stored.key} gave {came} bytes of {length}", advice=BESIDE)
 
     @contextmanager
     def _told(self, key: str = "") -> Iterator[None]:

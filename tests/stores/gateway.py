@@ -15,8 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
 
 BLOCK = 64 * 1024
-HELD_SECONDS = 0.05
-"""So often it is seen whether an answer is still held, and its client still there."""
 RESET = struct.pack("ii", 1, 0)
 """Closing does not wait for what was sent, and says so to the other side."""
 
@@ -58,13 +56,22 @@ class Gateway(ThreadingHTTPServer):
         self.misbehave: Callable[[str, str], Fault] = lambda method, key: ""
         self.open = 0
         self.changed = threading.Condition()
-        self.held_from = math.inf
-        """Ranges that begin at this byte of an object, or later, are answered when it is raised: those of clients
-        that are still there then."""
+        self.before: Callable[[str, int], object] = lambda key, first: None
+        """Called before an answer, with the first byte that is asked for (-1: all); may wait. Who has hung up by then
+        gets no answer."""
+        self.rate = math.inf
+        """Bytes per second of all answers together."""
+        self._line = threading.Lock()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def pace(self, nbytes: int) -> None:
+        """Take the time of ``nbytes``."""
+        if self.rate < math.inf:
+            with self._line:
+                time.sleep(nbytes / self.rate)
 
     def note(self, seen: Seen) -> None:
         with self.changed:
@@ -116,11 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.recv(1)
             self.close_connection = True
             return
-        while self._seen(key, 0, 0).first >= self.server.held_from:
-            time.sleep(HELD_SECONDS)
-            if self._left():
-                self.close_connection = True
-                return
+        self.server.before(key, self._seen(key, 0, 0).first)
+        if self._left():
+            self.close_connection = True
+            return
         if fault in WORDS:
             status, code, message = WORDS[fault]
             body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
@@ -160,6 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             cut = fault in ("broken", "reset")
             left, sent = (whole // 2 if cut else whole), 0
             while self.command == "GET" and left and (block := answer.read(min(BLOCK, left))):
+                self.server.pace(len(block))
                 self.wfile.write(block)
                 sent, left = sent + len(block), left - len(block)
             self.close_connection = cut

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -19,8 +19,10 @@ pytest.importorskip("obstore", reason="obstore is not installed")
 
 from coldstart.bus.embedded import embedded
 from coldstart.bus.redis import RedisBus
+from coldstart.claiming import LEAD_SECONDS
 from tests.cli.conftest import CommandLine
-from tests.stores.conftest import Store, environment
+from tests.stores.conftest import BUCKET, Store, environment
+from tests.stores.gateway import Gateway
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
@@ -109,12 +111,6 @@ def directory(store: Store, tmp_path: Path, write_checkpoint: Write) -> Path:
     return made
 
 
-async def until_all_look(store: Store) -> None:
-    """Until everybody has read the header: nobody comes too late to be one of those who want the weights."""
-    headers = lambda: sum(start == 8 for start, _ in store.gateway.read(store.key(FILE))) == len(WORKERS)  # noqa: E731
-    assert await anyio.to_thread.run_sync(store.gateway.wait_for, headers, SECONDS)
-
-
 async def until_all_serve(workers: Iterable[Worker]) -> None:
     with anyio.fail_after(SECONDS):
         for worker in workers:
@@ -122,11 +118,24 @@ async def until_all_serve(workers: Iterable[Worker]) -> None:
             assert worker.report, worker.error
 
 
+def at_once(gateway: Gateway, then: Callable[[int], object] = lambda first: None) -> None:
+    """Nobody sees what there is before all do; ``then`` is called before each answer to what they ask for later."""
+    meeting = threading.Barrier(len(WORKERS))
+
+    def before(key: str, first: int) -> None:
+        if key == f"/{BUCKET}":
+            meeting.wait(SECONDS)
+        else:
+            then(first)
+
+    gateway.before = before
+
+
 async def test_four_processes_read_each_byte_once(store: Store, directory: Path) -> None:
-    store.gateway.held_from = HEADER + 1
+    """From a store so slow that its first whole range takes longer than a leader may be without progress."""
+    at_once(store.gateway)
+    store.gateway.rate = SIZE_MIB * MIB / (1.5 * LEAD_SECONDS)
     async with rollout(store, reads=16) as (workers, _):
-        await until_all_look(store)
-        store.gateway.held_from = math.inf
         await until_all_serve(workers)
         assert sorted(str(worker.report["path"]) for worker in workers) == ["peer"] * 3 + ["storage"]
         assert len({worker.report["root"] for worker in workers}) == 1
@@ -135,16 +144,16 @@ async def test_four_processes_read_each_byte_once(store: Store, directory: Path)
 
 async def test_after_a_killed_leader_the_next_one_reads_only_what_nobody_has(store: Store, directory: Path) -> None:
     """It is killed with two of three ranges read, which the others have by then."""
-    store.gateway.held_from = HEADER + 1 + 2 * READ
+    killed = threading.Event()
+    at_once(store.gateway, lambda first: first <= HEADER + 2 * READ or killed.wait(SECONDS))
     async with rollout(store, reads=1) as (workers, bus):
-        await until_all_look(store)
         with anyio.fail_after(SECONDS):
             while await have(bus) != [2 * READ // MIB] * len(WORKERS):  # noqa: ASYNC110
                 await anyio.sleep(0.05)
         (leader,) = (worker for worker in workers if "FALLBACK" in worker.phases)
         leader.process.kill()
         await leader.over.wait()
-        store.gateway.held_from = math.inf
+        killed.set()
         workers.remove(leader)
         await until_all_serve(workers)
         assert sorted(str(worker.report["path"]) for worker in workers) == ["mixed", "peer", "peer"]
