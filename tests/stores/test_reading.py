@@ -70,7 +70,7 @@ class TestHeaders:
         assert find(Path(store.url), settings).checkpoint == found.checkpoint  # a Path has one slash less
 
     def test_its_rate_is_remembered_by_the_bucket(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
-        assert storage_of(find(store.url, settings).checkpoint) == f"s3://{BUCKET}"
+        assert storage_of(find(store.url, settings).checkpoint) == store.url.removesuffix(f"/{store.prefix}")
         assert storage_of(read_checkpoint(directory)) == mount_of(directory)
 
     def test_of_the_weights_no_byte_is_read_but_the_header(

@@ -21,14 +21,14 @@ from coldstart.plan import Chunks, spans_of
 from coldstart.ports import Checkpoint, Memory, StoredTensor, Transport
 from coldstart.shelves import bucket
 from coldstart.shelves.bucket import Bucket
-from coldstart.shelves.location import ShelfSettings, StoreUrl
+from coldstart.shelves.location import ShelfSettings, StoreUrl, located
 from coldstart.shelves.objects import Prefix
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import MIB, Landings, PullContract, whole
 from coldstart.transports import objects
 from coldstart.transports.objects import ObjectTransport
 from coldstart.transports.placement import Placement, place
-from tests.stores.conftest import BUCKET, Store
+from tests.stores.conftest import Store
 
 SETTINGS = ShelfSettings(allow_http=True, reads=4, io_seconds=1.0, retry_seconds=4.0)
 STEP = MIB // 4
@@ -50,7 +50,8 @@ def uploaded(store: Store, memory: BytesMemory, settings: ShelfSettings = SETTIN
         tensors[f"t{index}"] = StoredTensor(f"t{index}", "uint8", (len(data),), root / name, at, len(data))
         at += len(data)
     store.put(name, HEAD + b"".join(memory.storages))
-    url = StoreUrl("s3", BUCKET, store.prefix)
+    url = located(store.url)
+    assert isinstance(url, StoreUrl)
     with start_blocking_portal() as portal:
         stored = portal.call(Bucket(url, settings).stat, f"{store.prefix}/{name}")
     assert stored is not None
