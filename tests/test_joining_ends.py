@@ -37,6 +37,7 @@ from coldstart.testing.harness import (
     Fleet,
     HashDigester,
     Member,
+    TroubledBus,
     fleet,
 )
 from coldstart.testing.transports import Delayed, Stalling
@@ -210,6 +211,26 @@ async def test_storage_that_is_read_as_a_whole_makes_everything_unproven_again()
         c = workers.start("c", transport=lambda inner: Stalling(inner, 3 * CHUNK), storage=other)
         with pytest.raises(TruthConflict, match="chunk 0 of our own copy differs"):
             await c.ready()
+
+
+async def test_of_those_who_waited_for_a_dead_reader_in_a_chain_one_reads_what_is_left() -> None:
+    """Whoever hears too late that the one before it goes on gives that up, and yet does not read beside it."""
+    async with fleet() as workers:
+        a = workers.start("a", storage=FakeStorage(workers.weights(), limit=3 * CHUNK), slots=1)
+        bus = TroubledBus(workers.store)
+        others = list[Member]()
+        for name, own in (("b", bus), ("c", None), ("d", None)):
+            others.append(workers.start(name, slots=1, bus=own))
+            await others[-1].reached(Transferring)
+        for each in others:
+            while len(each.joiner.state.journey.verified) < 3:
+                await each.changed.wait()
+        bus.slow["send"] = 1.0
+        await a.kill()
+        reports = [await each.ready() for each in others]
+        assert "b: stalled" in reports[1].detours
+        assert sum(each.storage.read_bytes for each in others) == LAYOUT.nbytes - 3 * CHUNK
+        assert sorted(report.path for report in reports) == ["mixed", "peer", "peer"]
 
 
 async def test_a_whole_load_counts_as_storage_and_what_a_peer_gave_before_as_its_attempt() -> None:
