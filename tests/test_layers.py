@@ -54,6 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("asgi", "health_port"),
     ("testing.*",),
     ("cli.*",),
+    ("__main__",),
 )
 
 UPWARD = {"__init__", "replica", "wiring"}

@@ -300,7 +300,8 @@ def _refused(what: str, error: OSError) -> ColdstartError:
     """A disk that is full or broken takes coordination away; any other refusal is for the operator to mend."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return BusError(f"{what}: {error.strerror}", advice="make room, or name another directory or server")
-    return ConfigError(f"{what}: {error.strerror}", advice="remove it, or name another directory")
+    advice = "make room for it, or set COLDSTART_DIRECTORY to another one"
+    return ConfigError(f"{what}: {error.strerror}", advice=advice)
 
 
 class _Finder(Protocol):
