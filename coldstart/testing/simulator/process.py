@@ -22,8 +22,9 @@ from coldstart.messages import decode
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
+from coldstart.testing.simulator.claims import TRANSPORTS
 from coldstart.testing.simulator.groups import Votes
-from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, TRANSPORTS, JoinerHands
+from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
 from coldstart.testing.simulator.source import SOURCE_HANDS, SOURCE_LETTERS, SourceHands
 from coldstart.testing.simulator.store import SHARD
 
@@ -283,7 +284,7 @@ class Process:
         for letter in heard.letters:
             self.read_here += 1
             if letter.granted is not None:
-                self.joining.granted(letter.transfer, letter.granted)
+                self.joining.claims.granted(letter.transfer, letter.granted)
                 continue
             message = decode(letter.body)
             if (take := JOINER_LETTERS.get(type(message))) is not None:
