@@ -143,6 +143,7 @@ class Node:
             growing,
             loaded=storage.loaded,
             storage_rate=links.storage(target.mount),
+            abortable=tuple(name for name, each in means.transports.items() if each.traits.abortable),
         )
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe", "glance"),
     ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location", "refusals"),
-    ("group", "scrubbing", "seals"),
+    ("group", "portions", "scrubbing", "seals"),
     ("ports.*", "messages", "config.*"),
     ("events", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory"),
     ("headers",),
@@ -59,7 +59,7 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
+    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "portions", "phases.*",
     "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
     "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",

@@ -36,6 +36,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         transports=event.transports,
         connecting=event.connecting,
         growing=event.growing,
+        abortable=event.abortable,
         storage_rate=event.storage_rate,
         patience=state.journey.limits.patience,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from coldstart import portions
 from coldstart.effects import (
     Abandon,
     Arm,
@@ -49,6 +50,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Chunks, Pace, parts_in
+from coldstart.portions import Brought
 from coldstart.ports import PARTS, Advert
 
 WAITING = 1.5
@@ -137,7 +139,9 @@ def pull(
     """Fetch what is missing from the source; in a crowd only a part, and look for a second one of the rest."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
     had, (transport, ticket) = len(journey.verified), (offer.transport, offer.ticket)
-    after = Transferring(journey, source, pace, had, transport, ticket, offer.have, part=part, seen=at)
+    after = Transferring(
+        journey, source, pace, had, transport, ticket, offer.have, part=part, seen=at, brought=Brought.begun(at)
+    )
     sought: tuple[Effect, ...] = ()
     if part >= 0:
         after, sought = seek_second(after)
@@ -155,13 +159,22 @@ def pull(
 def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
     """Fetch what the source has by now and we have not asked for; nothing, if there is no such chunk.
 
-    Beside what is on its way already, if the transport can, so that the link never waits for a request.
+    Beside what is on its way already, if the transport can, so that the link never waits for a request. Of several
+    sources each is asked for a portion at a time.
     """
-    offered = state.offered
-    if not offered or not may_pull(state.journey, state):
+    if not may_pull(state.journey, state):
         return state, ()
-    pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, offered)
-    return replace(state, pulling=state.pulling | offered), (pull,)
+    wanted = state.offered if state.second is None else portion_of(state, state.offered, state.pulling)
+    if not wanted:
+        return state, ()
+    pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, wanted)
+    return replace(state, pulling=state.pulling | wanted), (pull,)
+
+
+def portion_of(state: Transferring, offered: Chunks, pulling: Chunks) -> Chunks:
+    """What of ``offered`` one of two sources is asked for now, beside what it is ``pulling``."""
+    missing = state.journey.missing
+    return portions.portion(offered, len(pulling & missing), len(missing), PARTS)
 
 
 def may_pull(journey: Journey, source: Transferring | Second) -> bool:
@@ -172,8 +185,11 @@ def may_pull(journey: Journey, source: Transferring | Second) -> bool:
 def watch(state: Transferring) -> Arm:
     """The stall clock of a transfer: set anew, but never beyond what patience is left.
 
-    Whoever waits for a source that receives itself waits longer than that one does for its own.
+    Whoever waits for a source that receives itself waits longer than that one does for its own. One that has nothing
+    to do cannot stall.
     """
+    if state.idle:
+        return Arm(Timer.STALL, tolerance(state))
     stall = state.journey.limits.stall
     return Arm(Timer.STALL, min(stall if state.pulling else WAITING * stall, tolerance(state)))
 

@@ -16,6 +16,7 @@ from coldstart.estimate import Estimate
 from coldstart.events import Event, OfferReceived, PullEnded
 from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace, part_of
+from coldstart.portions import Brought
 from coldstart.ports import Advert
 
 STORAGE = "storage"
@@ -60,6 +61,7 @@ class Journey(msgspec.Struct, frozen=True):
         transports: ours, as long as none has failed.
         connecting: those of them that connect before a byte is asked for.
         growing: those of them whose pulls can be asked for more while they are under way.
+        abortable: those of them whose pulls can be ended at any time.
         failed: transports that failed before anything landed; not asked for until the source is left.
         tries: sources that were given a chance.
         excluded: workers never asked again.
@@ -85,6 +87,7 @@ class Journey(msgspec.Struct, frozen=True):
     transports: tuple[str, ...] = ()
     connecting: tuple[str, ...] = ()
     growing: tuple[str, ...] = ()
+    abortable: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     tries: int = 0
     excluded: tuple[str, ...] = ()
@@ -192,6 +195,7 @@ class Second(msgspec.Struct, frozen=True):
     have: Chunks | None = None
     pulling: Chunks = Chunks()
     ending: str = ""
+    brought: Brought | None = None
 
 
 class Agreeing(State, frozen=True):
@@ -212,7 +216,8 @@ class Transferring(State, frozen=True):
 
     A source that still receives itself has only ``have`` (None: everything). ``pulling`` is on its way; where
     it is empty, we wait for more to pull. In a crowd only one ``part`` is to come from there, as long as any of
-    it is missing and there is a ``second`` source, or one is sought.
+    it is missing and there is a ``second`` source, or one is sought; whoever has been asked for all of its own part
+    is asked for the other one, too.
     """
 
     source: Advert
@@ -226,23 +231,32 @@ class Transferring(State, frozen=True):
     second: Second | None = None
     seen: float = 0.0
     """When something of it came last, or word that it goes on."""
+    brought: Brought = Brought(0.0, 0.0)
+
+    @property
+    def unasked(self) -> Chunks:
+        """What is missing here and on its way from nobody."""
+        unasked = self.journey.missing - self.pulling
+        return unasked if self.second is None else unasked - self.second.pulling
 
     @property
     def offered(self) -> Chunks:
-        """What is missing here, can be had there, and is not on its way from anybody."""
-        return self._missing(-1 if self.second is None else self.part, self.have)
+        """What of it is to be had there."""
+        return self._wanted(-1 if self.second is None else self.part, self.have)
 
     def offered_by(self, second: Second) -> Chunks:
         """The same of the second source."""
-        return self._missing(second.part, second.have)
+        return self._wanted(second.part, second.have)
 
-    def _missing(self, part: int, have: Chunks | None) -> Chunks:
-        missing = self.journey.missing
-        own = missing & part_of(self.journey.total, part) if part >= 0 else missing
-        wanted = (own or missing) - self.pulling
-        if self.second is not None:
-            wanted -= self.second.pulling
+    def _wanted(self, part: int, have: Chunks | None) -> Chunks:
+        unasked = self.unasked
+        wanted = unasked & part_of(self.journey.total, part) or unasked if part >= 0 else unasked
         return wanted if have is None else wanted & have
+
+    @property
+    def idle(self) -> bool:
+        """Whether the source has done what there was to do, while the second one has not."""
+        return self.second is not None and not (self.pulling or self.unasked)
 
 
 class Abandoning(State, frozen=True):

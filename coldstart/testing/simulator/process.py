@@ -127,6 +127,7 @@ class Process:
                 TRANSPORTS,
                 growing=TRANSPORTS if scenario.growing else (),
                 storage_rate=scenario.storage_known,
+                abortable=TRANSPORTS if scenario.transport.abortable else (),
             )
         )
         if self.votes is not None:
