@@ -118,7 +118,7 @@ class Claiming:
                 host=self._place.host,
                 rack=self._place.rack,
                 inbox=station.worker.inbox,
-                queue_seconds=QUEUE_SECONDS,
+                queue_seconds=QUEUE_SECONDS if effect.queue else 0.0,
                 share_seconds=effect.share,
                 crowd=effect.crowd,
                 part=effect.part,

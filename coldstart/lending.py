@@ -68,13 +68,14 @@ class Lending:
         left: Callable[[], Awaitable[None]],
         rack: str = "",
         received: Callable[[], int] = int,
+        cap: int = 0,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._inspector = inspector
         self._terms, self._host, self._rack = terms, host, rack
         self._advertised, self._left = advertised, left
-        self._received = received
+        self._received, self._cap = received, cap
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
@@ -190,6 +191,7 @@ class Lending:
             rack=self._rack,
             parts=effect.parts,
             rate=self._received(),
+            cap=self._cap,
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
         if complete and not self._complete:

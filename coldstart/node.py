@@ -41,7 +41,7 @@ from coldstart.links.memory import Links
 from coldstart.mail import Mail
 from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Connecting, Consensus, Growing, Transport
 from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
@@ -88,6 +88,9 @@ class Policy(msgspec.Struct, frozen=True):
     scrub: float = 0.0
     scrub_share: float = Pace().share
     """See :class:`coldstart.scrubbing.Pace`."""
+    at_once: AtOnce = source_bound
+    cap: int = 0
+    """Bytes per second that the source may send, as its transports were told; 0: not limited."""
 
 
 class Node:
@@ -168,6 +171,7 @@ class Node:
             received=lambda: links.received,
             advertised=self._claiming.resign,
             left=self._departing.left,
+            cap=policy.cap,
         )
         self._journal: Journal | None = None
         told, lend_told = (*observers,), (*lend_observers,)
@@ -178,7 +182,11 @@ class Node:
             self._journal = Journal(means.bus, header, layout, began, refused)
             told, lend_told = (*told, self._journal.joiner), (*lend_told, self._journal.source)
         self.joiner: Runner[State] = Runner(
-            machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told
+            machine.initial(policy.limits, group, policy.at_once),
+            machine.step,
+            machine.ended,
+            self._joining.perform,
+            told,
         )
         self.source: Runner[Source] = Runner(
             Source(terms), source.step, _closed, self._lending.perform, lend_told

@@ -59,9 +59,9 @@ UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "portions", "phases.*",
-    "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
+    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
+    "portions", "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn",
+    "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
     "shelves.extents", "shelves.location", "shelves.refusals", "seals",
 )  # fmt: skip

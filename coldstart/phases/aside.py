@@ -15,7 +15,7 @@ from coldstart.events import AttemptEvent, Timer
 from coldstart.phases import moves
 from coldstart.phases.states import Second, Transferring
 from coldstart.plan import Chunks
-from coldstart.portions import OUTRUN, Brought
+from coldstart.portions import NARROW, OUTRUN, Brought
 
 Aside = tuple[Transferring, tuple[Effect, ...]]
 
@@ -32,10 +32,12 @@ def step(state: Transferring, second: Second, event: AttemptEvent, at: float) ->
                 Disarm(Timer.RETRY, str(second.attempt)),
                 Arm(Timer.ANSWER, state.journey.limits.answer, str(second.attempt)),
             )
+        case events.ClaimDeferred() if second.source is None and state.alone:
+            return _alone_again(state), moves.end_second(second, "nobody is free")
         case events.ClaimDeferred() if second.source is None:
             return state, (Arm(Timer.RETRY, state.journey.limits.retry, str(second.attempt)),)
         case events.ClaimFailed() | events.LoaderElected() | events.TruthDisputed() if second.source is None:
-            return replace(state, second=None), ()
+            return _alone_again(state), ()
         case events.OfferReceived():
             return _agreed(state, second, event, at)
         case events.SourceProgressed(have=have):
@@ -81,6 +83,7 @@ def _agreed(state: Transferring, second: Second, offer: events.OfferReceived, at
             ticket=offer.ticket,
             have=offer.have,
             brought=Brought.begun(at),
+            mark=state.pace.landed,
         ),
     )
     state, effects = pull_more(state)
@@ -182,13 +185,21 @@ def _left(state: Transferring, second: Second, reason: str) -> Aside:
     What a quicker one is to bring instead is sought nowhere else.
     """
     journey, released = state.journey, moves.end_second(second, reason)
+    if reason == NARROW:
+        state = _alone_again(replace(state, journey=replace(moves.detour(journey, NARROW), narrow=True)))
+        return state, released
     if second.source is not None:
         journey = moves.leaving(replace(journey, tries=journey.tries + 1), second.source, reason)
     state = replace(state, journey=journey, second=None)
     if second.source is None or reason == OUTRUN or journey.tries >= journey.limits.sources:
-        return state, released
+        return _alone_again(state), released
     state, effects = moves.seek_second(state)
     return state, (*released, *effects)
+
+
+def _alone_again(state: Transferring) -> Transferring:
+    """With the first source only; outside of a crowd it gives everything, as before."""
+    return replace(state, second=None, part=-1, alone=0.0) if state.alone else replace(state, second=None)
 
 
 def _with(state: Transferring, second: Second, **changes: object) -> Transferring:

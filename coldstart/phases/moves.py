@@ -102,7 +102,8 @@ def claim_part(state: Transferring, second: Second) -> ClaimSource:
     """Ask for it, or keep the place in line."""
     journey = state.journey
     exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker)))
-    return ClaimSource(second.attempt, exclude, journey.failed, share=journey.limits.share, part=second.part)
+    share, queue = journey.limits.share, not state.alone
+    return ClaimSource(second.attempt, exclude, journey.failed, share=share, part=second.part, queue=queue)
 
 
 def wait(journey: Journey, leader: str, since: float, spot: Spot | None = None) -> Move:
@@ -164,17 +165,21 @@ def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
     """
     if not may_pull(state.journey, state):
         return state, ()
-    wanted = state.offered if state.second is None else portion_of(state, state.offered, state.pulling)
+    wanted = state.offered
+    if state.second is not None:
+        wanted = portion_of(state, wanted, state.pulling)
+    elif state.widenable:
+        wanted = portion_of(state, wanted, state.pulling, sources=1)
     if not wanted:
         return state, ()
     pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, wanted)
     return replace(state, pulling=state.pulling | wanted), (pull,)
 
 
-def portion_of(state: Transferring, offered: Chunks, pulling: Chunks) -> Chunks:
-    """What of ``offered`` one of two sources is asked for now, beside what it is ``pulling``."""
+def portion_of(state: Transferring, offered: Chunks, pulling: Chunks, sources: int = PARTS) -> Chunks:
+    """What of ``offered`` one of so many sources is asked for now, beside what it is ``pulling``."""
     missing = state.journey.missing
-    return portions.portion(offered, len(pulling & missing), len(missing), PARTS)
+    return portions.portion(offered, len(pulling & missing), len(missing), sources)
 
 
 def may_pull(journey: Journey, source: Transferring | Second) -> bool:

@@ -16,8 +16,12 @@ from coldstart.estimate import Estimate
 from coldstart.events import Event, OfferReceived, PullEnded
 from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace, part_of
+from coldstart.policies import AtOnce, source_bound
 from coldstart.portions import Brought
 from coldstart.ports import Advert
+
+WIDE = 16
+"""Chunks that a model must have at least for a second source outside of crowds: fewer cannot be divided evenly."""
 
 STORAGE = "storage"
 """The origin of chunks that were read from the checkpoint."""
@@ -75,6 +79,9 @@ class Journey(msgspec.Struct, frozen=True):
         choice: the last estimate of what is quicker, peers or storage, and what was decided.
         asked: the attempt in which the store was asked to admit us to storage, the last time it was.
         accord: what is said and decided in the rank's group; None outside of any.
+        link: bytes per second that the link from the last source has given at best; 0: not known.
+        narrow: a second source has been tried in vain.
+        at_once: the policy by which a second source is sought outside of crowds.
     """
 
     limits: Limits
@@ -101,6 +108,9 @@ class Journey(msgspec.Struct, frozen=True):
     choice: Estimate | None = None
     asked: int = 0
     accord: Accord | None = None
+    link: float = 0.0
+    narrow: bool = False
+    at_once: AtOnce = source_bound
 
     @property
     def missing(self) -> Chunks:
@@ -183,7 +193,7 @@ class Handshaking(State, frozen=True):
 class Second(msgspec.Struct, frozen=True):
     """A second source, of another part of the stream: sought, then agreed with, then read (as soon as it has offered).
 
-    ``ending`` says why its pull is being given up.
+    ``ending`` says why its pull is being given up. ``mark`` is how many bytes had come from anybody when it offered.
     """
 
     attempt: int
@@ -196,6 +206,7 @@ class Second(msgspec.Struct, frozen=True):
     pulling: Chunks = Chunks()
     ending: str = ""
     brought: Brought | None = None
+    mark: int = 0
 
 
 class Agreeing(State, frozen=True):
@@ -232,6 +243,25 @@ class Transferring(State, frozen=True):
     seen: float = 0.0
     """When something of it came last, or word that it goes on."""
     brought: Brought = Brought(0.0, 0.0)
+    alone: float = 0.0
+    """Bytes per second that came when the second source was sought only because of that; 0: there is a crowd."""
+    sought: float = 0.0
+    """When that was; 0: never."""
+
+    @property
+    def widenable(self) -> bool:
+        """Whether a second source may be sought because the first one is slow: see ``widen.py``."""
+        journey = self.journey
+        return (
+            self.second is None
+            and self.have is None
+            and not journey.narrow
+            and journey.accord is None
+            and journey.partial
+            and bool(journey.root)
+            and journey.total >= WIDE
+            and self.transport in journey.growing
+        )
 
     @property
     def unasked(self) -> Chunks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Abandon, Arm, Disarm, EndSharing, Release, ReplaceMemory, Strike
+from coldstart.effects import Abandon, Arm, Disarm, Effect, EndSharing, Release, ReplaceMemory, Strike
 from coldstart.events import (
     AttemptEvent,
     BytesLanded,
@@ -29,7 +29,7 @@ from coldstart.events import (
     Timer,
     TruthReceived,
 )
-from coldstart.phases import aside, groups, moves, weigh
+from coldstart.phases import aside, groups, moves, weigh, widen
 from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
 from coldstart.plan import Pace
 from coldstart.portions import OUTRUN
@@ -49,16 +49,17 @@ def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     if aside.outruns(state, at):
         return _leave(state, OUTRUN, at)
     journey, asked = weigh.under_way(state, at)
-    return replace(state, journey=journey), (moves.watch(state), *moves.share(journey, journey.verified), *asked)
+    state, sought = widen.consider(replace(state, journey=journey), at)
+    return state, (moves.watch(state), *moves.share(journey, journey.verified), *asked, *sought)
 
 
 def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move:
     """Its bytes have been counted when they landed; digests that come after the last byte are progress, too."""
     journey = state.journey.with_chunk(event.chunk, state.source.worker)
     state = replace(state, journey=journey)
-    if state.second is None:
-        return state, (moves.watch(state), *moves.share(journey, journey.verified))
-    state, effects = moves.pull_more(state)
+    effects: tuple[Effect, ...] = ()
+    if state.second is not None or state.widenable:
+        state, effects = moves.pull_more(state)
     return state, (*effects, moves.watch(state), *moves.share(journey, journey.verified))
 
 

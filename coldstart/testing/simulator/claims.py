@@ -81,7 +81,7 @@ class Claims:
             luck=luck.getrandbits(31),
             have=effect.have,
             inbox=process.inbox,
-            queue_seconds=QUEUE_SECONDS,
+            queue_seconds=QUEUE_SECONDS if effect.queue else 0.0,
             share_seconds=effect.share,
             crowd=effect.crowd,
             part=effect.part,

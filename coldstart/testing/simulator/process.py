@@ -107,7 +107,7 @@ class Process:
         self.memory = world.checkpoint.empty()
         self.group = world.groups.of(name)
         self.votes = Votes(self, self.group) if self.group is not None else None
-        self.state: State = machine.initial(world.scenario.limits, self.group)
+        self.state: State = machine.initial(world.scenario.limits, self.group, world.scenario.at_once)
         self.lender = Source(world.terms)
         self.joining = self.joiner_hands(self)
         self.lending = self.source_hands(self)
