@@ -25,7 +25,7 @@ def advert(worker: str) -> Advert:
 
 
 class Ended(NamedTuple):
-    """How it went: the last state, how often each chunk was asked for, what each brought, and when all of it was here."""
+    """How it went: the last state, how often each chunk was asked for, what each source brought, and when."""
 
     state: State
     asked: dict[int, int]
