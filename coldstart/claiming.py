@@ -112,7 +112,7 @@ class Claiming:
                 exclude=(station.worker.name, *effect.exclude),
                 transports=transports,
                 slot_seconds=SLOT_SECONDS,
-                lead_seconds=LEAD_SECONDS if effect.part < 0 else 0.0,
+                lead_seconds=LEAD_SECONDS if effect.part < 0 and effect.queue else 0.0,
                 luck=station.chance.getrandbits(31),
                 have=effect.have,
                 host=self._place.host,

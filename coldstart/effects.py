@@ -46,7 +46,7 @@ class ClaimSource(Effect, frozen=True):
     time, and is kept in line by asking again. The transports in ``without`` are not asked for. ``have`` chunks
     are here already; a source that lends to another will do after ``share`` seconds in line. Where ``crowd`` others
     stand in line, a part of the stream will do (0: never); ``part`` asks for that one and never leads. Without
-    ``queue`` it stands in no line: who has nothing goes first."""
+    ``queue`` it stands in no line and never leads: who has nothing goes first."""
 
     attempt: int
     exclude: tuple[str, ...]

@@ -99,11 +99,17 @@ def seek_second(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
 
 
 def claim_part(state: Transferring, second: Second) -> ClaimSource:
-    """Ask for it, or keep the place in line."""
+    """Ask for it, or keep the place in line.
+
+    Outside of a crowd only who has everything will do, as if but one chunk were missing: whoever still receives is
+    there for those that have nothing yet.
+    """
     journey = state.journey
     exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker)))
-    share, queue = journey.limits.share, not state.alone
-    return ClaimSource(second.attempt, exclude, journey.failed, share=share, part=second.part, queue=queue)
+    share = journey.limits.share
+    if state.alone:
+        return ClaimSource(second.attempt, exclude, journey.failed, journey.total - 1, share, queue=False)
+    return ClaimSource(second.attempt, exclude, journey.failed, share=share, part=second.part)
 
 
 def wait(journey: Journey, leader: str, since: float, spot: Spot | None = None) -> Move:

@@ -83,7 +83,8 @@ def claims(asked: tuple[Effect, ...]) -> list[effects.ClaimSource]:
 def test_a_second_source_is_sought_without_standing_in_line() -> None:
     state, asked = slow(transferring())
     (claim,) = claims(asked)
-    assert (claim.attempt, claim.part, claim.queue, claim.exclude) == (-1, 1, False, ("a",))
+    assert (claim.attempt, claim.queue, claim.exclude) == (-1, False, ("a",))
+    assert (claim.part, claim.have) == (-1, CHUNKS - 1), "nobody that still receives will do"
     _, asked = after(state, events.BytesLanded(1, 1), at=2.1)
     assert not claims(asked), "once"
 

@@ -61,3 +61,13 @@ def test_whoever_dies_the_joiner_serves_and_no_slot_is_lost(seed: int) -> None:
     faults = (Fault.CRASH, Fault.VANISH, Fault.CUT, Fault.SLOW)
     scenario = replace(CAPPED, holders=3, faults=faults, strikes=4, trouble=6.0)
     assert not simulate(scenario, seed).violations
+
+
+@pytest.mark.parametrize("holders", [1, 4])
+def test_a_rollout_is_no_slower_for_joiners_that_look_for_a_second_source(holders: int) -> None:
+    """Nobody knows the links, so that a second source looks worth a try; whoever still receives is spared it."""
+    links = Fabric(egress=12.5e9, ingress=12.5e9, storage=40e9, even=True)
+    rollout = replace(CAPPED, workers=16, holders=holders, chunk_bytes=1 << 28, chunks=238, fabric=links)
+    one = played(replace(rollout, at_once=one_source))
+    last = max(served.at for served in played(rollout).served.values())
+    assert last < 1.02 * max(served.at for served in one.served.values())

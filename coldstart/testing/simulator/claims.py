@@ -77,7 +77,7 @@ class Claims:
             exclude=(process.name, *effect.exclude),
             transports=TRANSPORTS,
             slot_seconds=self.slot_seconds,
-            lead_seconds=LEAD_SECONDS if effect.part < 0 else 0.0,
+            lead_seconds=LEAD_SECONDS if effect.part < 0 and effect.queue else 0.0,
             luck=luck.getrandbits(31),
             have=effect.have,
             inbox=process.inbox,
