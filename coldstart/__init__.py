@@ -13,10 +13,11 @@ and ``source`` (their tables), ``ports`` (the edges), ``runner`` (drives a machi
 ``lending`` (perform what the machines ask for; how bytes move is in ``moving`` and ``landing``, what
 goes over the bus in ``claiming``, ``truths`` and ``voting``, how fast it came in ``links``, whether
 storage is quicker in ``estimate``, what a source sees of its own weights in ``inspecting``, how an
-operator has it leave in ``departing``, what is believed where a fleet has keys in ``seals`` and
-``membership``), ``node`` (one worker's parts, connected), ``wiring``, ``session`` and ``replica``
-(adapters, life cycle, API). What others read of it later: ``chronicle`` and ``journal``,
-``telemetry``, ``metrics``, ``report``.
+operator has it leave in ``departing``, whose a name is in ``namesakes``, what is believed where a
+fleet has keys in ``seals`` and ``membership``, on connections in ``proofs`` and ``admission``),
+``node`` (one worker's parts, connected), ``wiring``, ``session`` and ``replica`` (adapters, life
+cycle, API). What others read of it later: ``chronicle`` and ``journal``, ``telemetry``, ``metrics``,
+``recorder``, ``report``.
 """
 
 from __future__ import annotations

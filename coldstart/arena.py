@@ -23,7 +23,7 @@ from coldstart.driver import apart_from_captures
 from coldstart.errors import ConfigError
 from coldstart.layout import ALIGNMENT, Layout, Span, Tensor
 from coldstart.ports import Region
-from coldstart.streams import OwnStream
+from coldstart.streams import OwnStream, await_default
 
 POISON = 0xFF
 """NaN in every IEEE float and in most float8, -1 in integers."""
@@ -93,6 +93,10 @@ class Arena:
         return torch.empty(0, dtype=dtype, device=self._device).set_(
             storage, offset // dtype.itemsize, tensor.shape, tensor.stride
         )
+
+    def settle(self) -> None:
+        """See ``ports.Settling``."""
+        await_default(self._device)
 
     def reading(self, span: Span) -> AbstractContextManager[Sequence[memoryview]]:
         """See :meth:`coldstart.ports.Memory.reading`; on a CPU views of the arena, read-only."""

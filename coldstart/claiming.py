@@ -68,7 +68,7 @@ class Claiming:
     """One joiner's claims.
 
     Args:
-        transports: names of ours, in order of preference.
+        transports: names of ours, in order of preference; ``no_transport``: why there are none.
         carrier: the current trace context, for the source.
         place: where we are.
         prefer: the operator's choice among sources, if any.
@@ -84,19 +84,23 @@ class Claiming:
         favours: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
         place: Place | None = None,
         prefer: Prefer | None = None,
+        no_transport: str = "",
     ) -> None:
         self._station, self._truths = station, truths
+        self._no_transport = no_transport
         self._transports, self._carrier, self._favours = transports, carrier, favours
         self._place, self._prefer = place or Place(), prefer
         self._transfers: dict[int, _Transfer] = {}
         self._leading = self._admitted = False
         self.post: Callable[[Event], None] = lambda event: None
+        self.taken: Callable[[int], int] = lambda attempt: 0
+        """How many bytes an attempt's source has given; set by assignment."""
 
     async def claim(self, effect: effects.ClaimSource) -> None:
         """Claim a source; posts what came of it. Raises BusError."""
         station, attempt = self._station, effect.attempt
-        if station.bus is None:
-            self.post(events.ClaimFailed(attempt, station.no_bus))
+        if station.bus is None or self._no_transport:
+            self.post(events.ClaimFailed(attempt, station.no_bus or self._no_transport))
             return
         transfer = self._transfers.get(attempt) or _Transfer(station.nonce(), station.number())
         transports = tuple(name for name in self._transports if name not in effect.without)
@@ -247,7 +251,7 @@ class Claiming:
         source = transfer.source.worker if transfer.source is not None else ""
         transfer.source, transfer.waiting = None, False
         transfer.over.set()
-        done = encode(Done(transfer=transfer.ident, outcome=outcome[:512]))
+        done = encode(Done(transfer=transfer.ident, outcome=outcome[:512], taken=self.taken(attempt)))
         return await station.bus.release(station.key, source, transfer.ident, done)
 
     async def strike(self, effect: effects.Strike) -> None:

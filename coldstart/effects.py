@@ -162,7 +162,7 @@ class PublishTruth(Effect, frozen=True):
 
 
 class Check(Effect, frozen=True):
-    """Release the last source's slot, see whether its weights stayed the same, and run the builder's
+    """Release the last source's slot, see whether its weights are still the same, and run the builder's
     self-check. Answered by CheckPassed, CheckFailed or SourceChanged."""
 
     attempt: int

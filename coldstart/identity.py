@@ -3,7 +3,7 @@
 Decides which workers hold the same weights. A shard's key changes with anything that changes
 the bytes in memory: the checkpoint's content, the skeleton builder and its options, the
 requested dtype, the rank. It must not read files (``checkpoint.py`` computes the fingerprint)
-nor know how digests are made (``digest.py``). What can happen to a shard is in ``events.py``.
+nor know how digests are made (``digest.py``). What can happen to a shard is in ``events``.
 """
 
 from __future__ import annotations

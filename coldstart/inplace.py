@@ -18,6 +18,7 @@ from coldstart.arena import Staging, settle
 from coldstart.errors import SkeletonError
 from coldstart.layout import ALIGNMENT, Layout, Piece, Span, Tensor
 from coldstart.ports import Region
+from coldstart.streams import await_default
 
 _ZEROS = bytes(ALIGNMENT)
 
@@ -64,6 +65,10 @@ class InPlace:
     def resident(self, span: Span) -> Sequence[tuple[int, torch.Tensor]]:
         """The parts of ``span`` that hold weights: stream offset and 1-d uint8 tensor, in order."""
         return [(piece.offset, self._part(piece)) for piece in self._layout.pieces(span)]
+
+    def settle(self) -> None:
+        """See ``ports.Settling``."""
+        await_default(self._device)
 
     def reading(self, span: Span) -> AbstractContextManager[Sequence[memoryview]]:
         """See :meth:`coldstart.ports.Memory.reading`; on a CPU the storages in place."""

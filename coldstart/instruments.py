@@ -16,6 +16,7 @@ from typing import get_args
 from opentelemetry import metrics
 from opentelemetry.metrics import MeterProvider
 
+from coldstart.chronicle.lines import BUILD
 from coldstart.links.rates import Floor
 from coldstart.phases.states import STORAGE, Failure
 from coldstart.reasons import Cause, Denial, Withholding
@@ -27,10 +28,6 @@ RATES = tuple(base * 10**power for power in range(7, 12) for base in (1.0, 2.0, 
 """From the floor of a peer, 10 MB/s, to NVLink."""
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 """A link can do better than it has been seen to."""
-
-
-BUILD = "build"
-"""What has failed where there was no machine yet: the checkpoint, the skeleton, or a setting."""
 
 
 class Outcome(StrEnum):

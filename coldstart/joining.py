@@ -103,6 +103,7 @@ class Joining:
         self._transports, self._links = transports, links
         self._connections = Connections(target.memory)
         self._moving = Moving(target.memory, target.digester)
+        claiming.taken = self._moving.taken.__getitem__
         self._unstated: set[int] = set()
         self._stating = anyio.Lock()
         self.post_to_source: Callable[[Event], None] = lambda event: None
@@ -222,9 +223,7 @@ class Joining:
                 truth = await self._known_truth(effect)
             except (BusError, IntegrityError) as error:  # no reason not to start from our own storage
                 self.post(events.TruthMissed(effect.attempt, str(error)))
-        # A reader that touches everything makes even verified chunks unproven again.
-        chunks = effect.chunks if target.storage.partial else Chunks.first(target.memory.layout.chunks)
-        spans, meter = self._spans(chunks), Meter()
+        spans, meter = self._spans(effect.chunks), Meter()
 
         async def move(landed: Landed) -> None:
             await target.storage.read(spans, meter.counting(landed))
@@ -232,7 +231,7 @@ class Joining:
         progress = (lambda: self._moving.landed) if target.storage.partial else None
         async with beside(partial(self._claiming.keep_lead, progress)):
             digests = None if truth is None else truth.digest
-            ended = await self._moving.read(effect.attempt, chunks, move, digests, meter)
+            ended = await self._moving.read(effect.attempt, effect.chunks, move, digests, meter)
         if not (ended.reason or target.storage.loaded):
             self._links.learn_storage(target.mount, meter)
         self.post(ended)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
 
 from coldstart.chronicle.lent import SourceNotes
-from coldstart.chronicle.lines import AnyLine, Ended, Header, Lent, pack
+from coldstart.chronicle.lines import BUILD, AnyLine, Ended, Entered, Header, Lent, pack, words
 from coldstart.chronicle.noting import JoinerNotes
-from coldstart.errors import BusError
+from coldstart.errors import BusError, in_a_line
 from coldstart.layout import Layout
-from coldstart.phases.states import State
+from coldstart.phases.states import Phase, State
 from coldstart.ports import Bus
 from coldstart.runner import Entry
 from coldstart.source import Source
@@ -34,6 +35,12 @@ LENT_SECONDS = 10.0
 
 AGAIN_SECONDS = 5.0
 """After a call that failed the next one waits so long."""
+
+UNBUILT = "unbuilt"
+"""Where starts are written down that failed before anybody knew of which weights they would be."""
+
+UNBUILT_SECONDS = 1.0
+"""What a start that has failed waits for that: its error is said in any case."""
 
 KEPT = 256
 """Lines that wait to be written, at most; further ones are dropped and counted."""
@@ -122,6 +129,22 @@ class Journal:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+async def tell_unbuilt(bus: Bus, start: str, worker: str, error: Exception, seconds: float) -> None:
+    """Write down that a start has failed, ``seconds`` after it began, with its skeleton; never raises, nor takes long.
+
+    Args:
+        start: the worker's incarnation.
+    """
+    header = Header(start=start, worker=worker, shard=UNBUILT)
+    failed = Phase.FAILED.value
+    lines = (
+        Entered(at=seconds, phase=failed, state=failed),
+        Ended(at=seconds, phase=failed, total=0, failure=BUILD, reason=words(in_a_line(error))),
+    )
+    with anyio.move_on_after(UNBUILT_SECONDS), suppress(BusError):
+        await bus.record(UNBUILT, list(pack(header, list(enumerate(lines, 1)), seconds)))
 
 
 def _due(line: AnyLine, at: float) -> float:

@@ -4,7 +4,8 @@ Decides how a cryptographic hash is computed over memory of any kind: the bytes 
 BLAKE3 (keyed mode) or BLAKE2b (RFC 7693, with a key), cut to 16 bytes. Who does not have the key can neither
 make other bytes for a digest nor, as anybody can for an unkeyed one, look for two pieces with the same. The usual
 digest (``csfp1.py``) finds faults as well and is computed where the bytes lie; this one reads device memory
-through the host. It must not know where keys are kept (``keyring.py``).
+through the host, a few MiB at a time for each thread, and is no faster than the host's cores. It must not know
+where keys are kept (``keyring.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol, cast
 
 from coldstart.errors import IntegrityError, PluginUnavailable
 from coldstart.layout import Span
-from coldstart.ports import Memory
+from coldstart.ports import Memory, Settling
 from coldstart.seals import Key
 
 DIGEST_BYTES = 16
@@ -48,11 +49,13 @@ class KeyedDigester:
         self._begin, self._end = (_blake3 if name == "blake3" else _blake2b)(key.mac("digest", name))
 
     def digest(self, memory: Memory, span: Span) -> bytes:
-        """16 bytes over every byte of ``span``.
+        """16 bytes over every byte of ``span``, after what the host had begun to write there.
 
         Raises:
             IntegrityError: the memory lent more or fewer bytes than the span has.
         """
+        if isinstance(memory, Settling):
+            memory.settle()
         hashing, lent = self._begin(), 0
         for part in _parts(memory, span):
             with memory.reading(part) as views:

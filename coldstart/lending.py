@@ -49,6 +49,7 @@ class Lending:
         left: called when nothing is lent any more, before the host hears of it.
         received: bytes per second at which our weights came from a peer; 0: not known.
         advertised: called after the first advert of all chunks: nobody need wait for us any more.
+        renewed: called after every advert that the store has taken.
 
     ``post`` queues an event for the source's machine, ``post_to_joiner`` for the joiner's; both are
     set by whoever connects the parts.
@@ -69,16 +70,19 @@ class Lending:
         rack: str = "",
         received: Callable[[], int] = int,
         cap: int = 0,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._station, self._worker = station, station.worker
         self._memory, self._truths, self._transports = memory, truths, transports
         self._inspector = inspector
         self._terms, self._host, self._rack = terms, host, rack
         self._advertised, self._left = advertised, left
-        self._received, self._cap = received, cap
+        self._received, self._renewed, self._cap = received, renewed, cap
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
+        self._news: dict[str, effects.SendProgress] = {}
+        """What each joiner that is being told is to know by now."""
         self._unseen: dict[str, int] = {}
         """Times in a row that a joiner that should be reading was not seen."""
         self._epoch = ""
@@ -124,7 +128,7 @@ class Lending:
             case effects.SendOffer():
                 await self._send_offer(effect)
             case effects.SendProgress():
-                await self._send(effect.joiner, self._progress(effect))
+                await self._tell(effect)
             case effects.SendRefusal():
                 await self._send(effect.joiner, self._refusal(effect))
             case effects.CloseGrant():
@@ -164,7 +168,8 @@ class Lending:
                 if message.chunk < self._memory.layout.chunks:
                     self.post(events.DoubtReceived(message.transfer, message.chunk))
             case Done():
-                self.post(events.DoneReceived(message.transfer, message.outcome))
+                taken = min(message.taken, self._memory.layout.nbytes)  # nobody takes more for one start
+                self.post(events.DoneReceived(message.transfer, message.outcome, taken))
 
     async def _advertise(self, effect: effects.Advertise) -> None:
         bus = self._station.bus
@@ -194,6 +199,7 @@ class Lending:
             cap=self._cap,
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
+        self._renewed()
         if complete and not self._complete:
             self._complete = True
             await self._advertised()
@@ -278,6 +284,22 @@ class Lending:
             source=self._worker.inbox,
         )
         await self._send(effect.joiner, offer)
+
+    async def _tell(self, effect: effects.SendProgress) -> None:
+        """One letter at a time to each joiner; what has come meanwhile goes with the next.
+
+        So a slow store makes letters rarer, not more of them, and none overtakes a later one.
+        """
+        telling, self._news[effect.transfer] = effect.transfer in self._news, effect
+        if telling:
+            return
+        told: effects.SendProgress | None = None
+        try:
+            while (news := self._news[effect.transfer]) is not told:
+                await self._send(news.joiner, self._progress(news))
+                told = news
+        finally:
+            del self._news[effect.transfer]
 
     def _progress(self, effect: effects.SendProgress) -> Progress:
         answer, have = effect.number + 1, _bits(effect.have)

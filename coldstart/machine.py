@@ -118,8 +118,6 @@ EDGES = (
     (Phase.FALLBACK, Phase.VERIFY),
     (Phase.FALLBACK, Phase.FAILED),
     (Phase.VERIFY, Phase.SERVE),
-    (Phase.VERIFY, Phase.DISCOVER),
-    (Phase.VERIFY, Phase.FALLBACK),
     (Phase.VERIFY, Phase.FAILED),
     (Phase.SERVE, Phase.GONE),
 )

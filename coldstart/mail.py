@@ -12,7 +12,20 @@ from typing import assert_never
 import anyio
 
 from coldstart.errors import BadMessage, BusError
-from coldstart.messages import Accept, Departure, Done, Doubt, Drain, Hello, Offer, Progress, Refusal, decode
+from coldstart.messages import (
+    Accept,
+    Departure,
+    Done,
+    Doubt,
+    Drain,
+    Hello,
+    Knock,
+    Offer,
+    Present,
+    Progress,
+    Refusal,
+    decode,
+)
 from coldstart.ports import Bus, Cursor, Granted, Letter
 from coldstart.telemetry import logger
 
@@ -30,6 +43,7 @@ class Mail:
         granted: takes the store's, about claims that stood in line.
         to_source: takes joiners' letters, with the fence of the claim.
         to_host: takes an operator's.
+        to_namesakes: takes those of another worker of this name.
         store_renewed: told when the store has lost its memory.
     """
 
@@ -43,10 +57,12 @@ class Mail:
         granted: Callable[[str, Granted], None],
         to_source: Callable[[Hello | Accept | Doubt | Done, int], None],
         to_host: Callable[[Drain], None],
+        to_namesakes: Callable[[Knock | Present], None],
         store_renewed: Callable[[], None],
     ) -> None:
         self._bus, self._shard, self._inbox = bus, shard, inbox
         self._to_joiner, self._to_source, self._to_host = to_joiner, to_source, to_host
+        self._to_namesakes = to_namesakes
         self._granted, self._store_renewed = granted, store_renewed
         self.dropped = 0
 
@@ -89,6 +105,8 @@ class Mail:
                 self._to_source(message, letter.fence)
             case Drain():
                 self._to_host(message)
+            case Knock() | Present():
+                self._to_namesakes(message)
             case Departure():
                 logger().warning("stray letter dropped", transfer=message.transfer, type="Departure")
             case _:

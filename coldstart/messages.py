@@ -56,7 +56,7 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Reply(Message, frozen=True, kw_only=True):
-    """Base of what a source says to a joiner, or to an operator.
+    """Base of what a worker answers: to a joiner, to an operator, or to another one of its name.
 
     ``answer`` is the asker's number plus one. ``source`` is the inbox of who says it: a store that fell back
     to an earlier state may have sent the same hello to two sources. Empty from versions that did not say.
@@ -105,9 +105,14 @@ class Doubt(Message, frozen=True, tag="doubt"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not."""
+    """Joiner to source: close the grant. ``outcome`` is ``ok`` or why not.
+
+    ``taken`` is how many bytes have come under it, for sources that do no work per byte; 0 from versions that did not
+    say.
+    """
 
     outcome: Words
+    taken: Number = 0
 
 
 class Drain(Message, frozen=True, tag="drain"):
@@ -124,7 +129,22 @@ class Departure(Reply, frozen=True, tag="departure"):
     over: bool
 
 
-AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done | Drain | Departure
+class Knock(Message, frozen=True, tag="knock"):
+    """Worker to another one of its name: do you live? ``held``: for how many milliseconds the name has been ours."""
+
+    asker: Id
+    number: Number
+    held: Number
+    host: Host = ""
+
+
+class Present(Reply, frozen=True, tag="present"):
+    """The answer to :class:`Knock`: I live, and have had the name for ``held`` milliseconds."""
+
+    held: Number
+
+
+AnyMessage = Hello | Offer | Progress | Refusal | Accept | Doubt | Done | Drain | Departure | Knock | Present
 
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 

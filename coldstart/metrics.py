@@ -116,7 +116,7 @@ class SourceMetrics:
 
     Args:
         shard: what is lent, as people call it.
-        transports: asked what they have sent, where they can tell.
+        transports: asked what they have sent, where they can tell; of others joiners say what they have read.
     """
 
     def __init__(self, instruments: Instruments, shard: str, transports: Mapping[str, Transport]) -> None:
@@ -145,6 +145,8 @@ class SourceMetrics:
                 self._count_sent()
             case events.GrantClosed():
                 self._count_sent()
+            case events.DoneReceived(transfer=transfer, taken=taken):
+                self._count_taken(before, transfer, taken)
             case _:
                 pass
         self._show(_shown(after))
@@ -159,6 +161,12 @@ class SourceMetrics:
             sent = transport.sent
             self._to.moved(sent - self._sent[name], name, Direction.SENT)
             self._sent[name] = sent
+
+    def _count_taken(self, before: Source, transfer: str, taken: int) -> None:
+        """What a joiner says that it has read, where the transport does not know: once for each grant."""
+        grant = before.grantee(transfer)
+        if grant is not None and not grant.closing and grant.transport not in self._counting:
+            self._to.moved(taken, grant.transport, Direction.SENT)
 
     def _show(self, now: _Shown) -> None:
         was, self._shown = self._shown, now

@@ -7,6 +7,7 @@ When a chunk is complete is decided in ``landing.py``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -47,6 +48,8 @@ class Moving:
         """Of what is in the memory, as far as it was not given up."""
         self.landed = 0
         """Bytes, of all attempts."""
+        self.taken: Counter[int] = Counter()
+        """Bytes that have come from each attempt's source."""
 
     def abandon(self, attempt: int) -> None:
         """End what this attempt moves, now or later."""
@@ -70,7 +73,7 @@ class Moving:
         self, attempt: int, asked: Asked, chunks: Chunks, move: Move, expected: Expected, meter: Meter
     ) -> events.PullEnded:
         """Bring ``chunks`` of what is ``asked`` for, and what is asked for meanwhile; returns how it ended."""
-        landing = self._landing(attempt, chunks, expected, meter)
+        landing = self._landing(attempt, chunks, expected, meter, from_source=True)
         under_way = self._under_way[attempt] = _UnderWay(asked, landing)
         try:
             reason, cancelled = await self._run(attempt, landing, move, meter)
@@ -89,9 +92,13 @@ class Moving:
         reason, _ = await self._run(attempt, self._landing(attempt, chunks, expected, meter), move, meter)
         return events.PullEnded(attempt, reason)
 
-    def _landing(self, attempt: int, chunks: Chunks, expected: Expected | None, meter: Meter) -> Landing:
+    def _landing(
+        self, attempt: int, chunks: Chunks, expected: Expected | None, meter: Meter, *, from_source: bool = False
+    ) -> Landing:
         def on_bytes(nbytes: int) -> None:
             self.landed += nbytes
+            if from_source:
+                self.taken[attempt] += nbytes
             self.post(events.BytesLanded(attempt, nbytes))
 
         async def on_chunk(chunk: int, digest: bytes) -> None:

@@ -20,6 +20,7 @@ from coldstart import machine, source
 from coldstart.chronicle.lines import Header, trace_of, words
 from coldstart.claiming import Claiming, Place
 from coldstart.departing import Departing
+from coldstart.errors import ConfigError
 from coldstart.events import (
     DrainRequested,
     Event,
@@ -39,6 +40,7 @@ from coldstart.journal import Journal
 from coldstart.lending import Lending
 from coldstart.links.memory import Links
 from coldstart.mail import Mail
+from coldstart.namesakes import Namesakes
 from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import AtOnce, Prefer, source_bound
@@ -59,7 +61,7 @@ class Means(msgspec.Struct, frozen=True):
 
     Args:
         bus: None when there is no coordination; ``no_bus`` says why.
-        transports: those that can serve the target's device, in order of preference.
+        transports: those that can serve the target's device, in order of preference; ``no_transport``: why none can.
         host: the address that the advert shows.
         rack: what workers with a fast way to each other have in common.
         links: what is known of the links to others; None: nothing, and nothing is remembered.
@@ -76,6 +78,7 @@ class Means(msgspec.Struct, frozen=True):
     rack: str = ""
     sealed: bool = False
     refusals: Refusals | None = None
+    no_transport: str = ""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -150,8 +153,9 @@ class Node:
         )
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(
-            station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer
-        )
+            station, truths, names, carrier, favours, Place(means.host, means.rack, links.best_by_host), policy.prefer,
+            means.no_transport,
+        )  # fmt: skip
         self._voting: Voting | None = None
         if group is not None and group.size > 1:
             self._voting = Voting(group, station, policy.limits, consensus, ties)
@@ -159,6 +163,11 @@ class Node:
         self._departing = Departing(
             station, in_flight=lambda: len(self.source.state.grants), serves=self._serves, drain=self.drain
         )
+        self._namesakes: Namesakes | None = None
+        if means.bus is not None:
+            self._namesakes = Namesakes(
+                means.bus, station, host=means.host, lease=policy.lease, serves=self._serves, drain=self.drain
+            )
         self._lending = Lending(
             station,
             target.memory,
@@ -172,6 +181,7 @@ class Node:
             advertised=self._claiming.resign,
             left=self._departing.left,
             cap=policy.cap,
+            renewed=_nothing if self._namesakes is None else self._namesakes.renewed,
         )
         self._journal: Journal | None = None
         told, lend_told = (*observers,), (*lend_observers,)
@@ -197,10 +207,11 @@ class Node:
         if self._voting is not None:
             self._voting.post = self.joiner.post
             self.parts += (self._voting.run,)
-        if means.bus is not None and self._journal is not None:
-            self.parts += (self._mail(means.bus, station).run, self._departing.run, self._journal.run)
+        if means.bus is not None and self._journal is not None and self._namesakes is not None:
+            self.parts += (self._mail(means.bus, station, self._namesakes).run, self._departing.run, self._journal.run)
+            self.parts += (self._namesakes.look, self._namesakes.answer)
 
-    def _mail(self, bus: Bus, station: Station) -> Mail:
+    def _mail(self, bus: Bus, station: Station, namesakes: Namesakes) -> Mail:
         return Mail(
             bus,
             station.key,
@@ -209,6 +220,7 @@ class Node:
             granted=self._claiming.granted,
             to_source=self._lending.letter,
             to_host=self._departing.asked,
+            to_namesakes=namesakes.letter,
             store_renewed=lambda: self.source.post(StoreRenewed()),
         )
 
@@ -236,6 +248,11 @@ class Node:
         if self._journal is not None:
             await self._journal.written()
 
+    @property
+    def lost(self) -> ConfigError | None:
+        """Why it had to leave although it served: another one has its name."""
+        return None if self._namesakes is None else self._namesakes.lost
+
     def _serves(self) -> bool:
         return isinstance(self.joiner.state, Serving | Draining)
 
@@ -253,6 +270,8 @@ class Node:
             self._voting.post = _nowhere
         self.parts = ()
         self._departing.forget()
+        if self._namesakes is not None:
+            self._namesakes.forget()
         self.joiner.forget()
         self.source.forget()
 
@@ -278,4 +297,8 @@ def _closed(state: Source) -> bool:
 
 
 def _nowhere(event: Event) -> None:
+    return
+
+
+def _nothing() -> None:
     return

@@ -1,7 +1,7 @@
 """Pure arithmetic of a cold start: sets of chunks, limits, and what to do when a source fails.
 
 Decides which chunks are still missing and how patience is spent. It must not know phases,
-clocks or transports. The facts it works on come as events (``events.py``).
+clocks or transports. The facts it works on come as events (``events``).
 """
 
 from __future__ import annotations

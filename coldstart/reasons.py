@@ -38,7 +38,7 @@ class Cause(StrEnum):
     SILENT = "silent"
     """The source did not answer, or could not be connected to in time."""
     TRANSPORT = "transport"
-    """The transport failed, or its connection."""
+    """The transport failed, or its connection, or there is none that moves memory of this device."""
     STALLED = "stalled"
     """Nothing came any more, or too little until patience was spent."""
     SLOW = "slow"
@@ -160,7 +160,8 @@ def withholding(event: Event) -> Withholding:
 def _cause(before: State, event: Event) -> Cause:
     match event:
         case events.ClaimFailed():
-            return Cause.STORE
+            without = isinstance(before, Discovering | Waiting) and not before.journey.transports
+            return Cause.TRANSPORT if without else Cause.STORE
         case events.OfferRefused():
             return Cause.REFUSED if isinstance(before, Handshaking | Agreeing) else Cause.REVOKED
         case events.PullEnded() if not event.quiet:

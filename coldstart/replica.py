@@ -7,8 +7,8 @@ in worker threads (``wiring.py``). What goes on behind it is ``session.py``.
 
 from __future__ import annotations
 
-import itertools
 import re
+import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -137,8 +137,14 @@ class Replica:
 
     async def drained(self) -> None:
         """Wait until nothing is lent any more: after :meth:`drain`, or when an operator has asked this worker to leave
-        (``coldstart drain``). The module stays usable; whether the host ends then is its own matter."""
+        (``coldstart drain``). The module stays usable; whether the host ends then is its own matter.
+
+        Raises:
+            ConfigError: another live worker has this one's name (``namesakes.py``), so that this one lends no more.
+        """
         await self._session.gone.wait()
+        if self._session.wired is not None and (lost := self._session.wired.node.lost) is not None:
+            raise lost
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -216,7 +222,8 @@ async def join(
         consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
             checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
-        worker: this worker's name, unique in the fleet; made from host and process id if empty.
+        worker: this worker's name, unique in the fleet; made from host, process id and chance if empty. While another
+            one of that name lives, this one is refused; who takes the name of a dead one is not kept waiting.
         redis: URL of the store; see :class:`coldstart.config.Settings`.
         settings: everything else; if None, read from the environment and the file of settings (``coldstart.config``).
         bus: a bus of the caller's own instead of ``redis``; not closed here.
@@ -244,6 +251,8 @@ async def lend(
     dtype: str = "",
     device: str = "cpu",
     rank: Rank | None = None,
+    group: Group | Literal["torchrun"] | None = None,
+    consensus: Consensus | None = None,
     revision: str = "",
     worker: str = "",
     redis: str | None = None,
@@ -254,7 +263,9 @@ async def lend(
 
     For engines that load by themselves. The block is entered when every byte has been digested:
     equal to the published truth, or published as the truth where there is none yet. Arguments as in
-    :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use.
+    :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use. With ``group`` its ranks lend
+    together or not at all, and wait for each other; without one each rank lends alone, also where torchrun has started
+    it.
 
     Raises:
         SkeletonError: the module is not what the builder makes from this checkpoint.
@@ -265,7 +276,8 @@ async def lend(
     if given is None:  # an order without a module is one to load it
         raise ConfigError("lend was given no module", advice="load it first, or use join")
     order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision, module)
-    async with _replica(order, worker, redis, settings, bus, None, _Others()) as replica:
+    others = _Others(arguments.group_of(group, None), consensus)
+    async with _replica(order, worker, redis, settings, bus, None, others) as replica:
         await replica.ready()
         yield replica
 
@@ -345,11 +357,9 @@ def _from_surroundings(redis: str | None) -> Settings:
 
 
 _told: set[str] = set()
-_unnamed = itertools.count(1)
 
 
 def _own_name() -> str:
-    """Host, process, and, from the second replica of a process on, a number."""
+    """Host, process, and a few letters of chance: containers that share a host's name are all process 1."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:48] or "worker"
-    number = next(_unnamed)
-    return f"{host}-{getpid()}" if number == 1 else f"{host}-{getpid()}-{number}"
+    return f"{host}-{getpid()}-{secrets.token_hex(3)}"

@@ -31,3 +31,10 @@ class FleetSigner:
             self._refusals.note(f"{domain} forged", f"{domain} has not signed with the key {known.ident}")
             return False
         return True
+
+    def derive(self, key: str, domain: str, *words: bytes) -> bytes | None:
+        known = self._keys().find(key)
+        return None if known is None else known.mac("derived", domain, *words)
+
+    def unproven(self, domain: str) -> None:
+        self._refusals.note(f"{domain} unproven", f"{domain} came without keys (COLDSTART_KEYS)")

@@ -19,6 +19,8 @@ from coldstart import driver
 _external: Callable[[int, torch.device], torch.cuda.Stream] = torch.cuda.ExternalStream
 _of_torch: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
 
+_event: Callable[[], torch.cuda.Event] = torch.cuda.Event
+
 _idle: defaultdict[int, list[int]] = defaultdict(list)
 """Handles by number of the device; a list's ``append`` and ``pop`` are safe in any thread."""
 
@@ -36,3 +38,15 @@ class OwnStream:
         self.stream = _external(handle, device) if handle else _of_torch(device)
         if handle:
             finalize(self, idle.append, handle).atexit = False
+
+
+def await_default(device: torch.device) -> None:
+    """Return when what is queued on the default stream of ``device`` now is done: hosts write weights there.
+
+    On other devices there is nothing to wait for.
+    """
+    if device.type == "cuda":
+        with driver.apart_from_captures("cuda"):
+            queued = _event()
+            queued.record(torch.cuda.default_stream(device))
+            queued.synchronize()

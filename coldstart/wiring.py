@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -19,10 +19,11 @@ import anyio.to_thread
 from coldstart import registry
 from coldstart.bus.address import Tls
 from coldstart.config import Settings
-from coldstart.errors import BusError, ConfigError, PluginUnavailable
+from coldstart.errors import BusError, ConfigError, PluginUnavailable, in_a_line
 from coldstart.group import Group
 from coldstart.instruments import Instruments, Outcome, instruments
 from coldstart.joining import Target
+from coldstart.journal import tell_unbuilt
 from coldstart.links.memory import Links, recall
 from coldstart.links.mounts import storage_of
 from coldstart.links.rates import Floors, Path, Rate
@@ -32,7 +33,7 @@ from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
 from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
-from coldstart.report import Recorder
+from coldstart.recorder import Recorder
 from coldstart.runner import Observer
 from coldstart.source import Source
 from coldstart.station import Worker
@@ -118,9 +119,10 @@ async def wire(
         me = Worker(worker, secrets.token_hex(6))
         member = await membership(settings, me.inbox)
         with trace.building():
-            built, (reached, no_bus, transports, rates) = await _side_by_side(
-                build, device, resources, settings, member, bus
+            built, (reached, no_bus, opened, rates) = await _side_by_side(
+                build, device, resources, settings, member, bus, me, began
             )
+        transports = opened.transports
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors, member.refusals.counts)
         recorder.built(anyio.current_time() - began, built.storage.reason)
@@ -146,6 +148,7 @@ async def wire(
                 rack=settings.rack,
                 sealed=member.keyed,
                 refusals=member.refusals,
+                no_transport=opened.none,
             ),
             Policy(
                 settings.limits,
@@ -180,12 +183,26 @@ def _end(trace: JoinerTrace, measured: Instruments) -> Callable[[type | None, Ba
     return leave
 
 
-Reached = tuple[Bus | None, str, Mapping[str, Transport], Mapping[Path, Rate]]
+class Opened(NamedTuple):
+    """The transports to use, in order of preference; ``none``: why there are none, and where to look."""
+
+    transports: Mapping[str, Transport]
+    none: str = ""
+
+
+Reached = tuple[Bus | None, str, Opened, Mapping[Path, Rate]]
 """The bus, or why there is none; the transports, and how fast they were before."""
 
 
 async def _side_by_side(
-    build: Build, device: str, resources: AsyncExitStack, settings: Settings, member: Membership, bus: Bus | None
+    build: Build,
+    device: str,
+    resources: AsyncExitStack,
+    settings: Settings,
+    member: Membership,
+    bus: Bus | None,
+    me: Worker,
+    began: float,
 ) -> tuple[Built, Reached]:
     """Build the skeleton; reach the bus and open the transports meanwhile."""
     reached: list[Reached] = []
@@ -195,8 +212,8 @@ async def _side_by_side(
         try:
             found, no_bus = (bus, "") if bus is not None else await _reach_bus(resources, settings)
             found = None if found is None else member.sealed(found)
-            transports = await _transports(resources, settings, found, device, member)
-            reached.append((found, no_bus, transports, await recall(settings.links_directory)))
+            opened = await _transports(resources, settings, found, device, member)
+            reached.append((found, no_bus, opened, await recall(settings.links_directory)))
         except Exception as error:  # the operator's mistake: no need to wait for the build
             failed.append(error)
             tasks.cancel_scope.cancel()
@@ -208,6 +225,8 @@ async def _side_by_side(
         except Exception as error:
             failed.insert(0, error)
     if failed:
+        if reached and (found := reached[0][0]) is not None:
+            await tell_unbuilt(found, me.incarnation, me.name, failed[0], anyio.current_time() - began)
         raise failed[0]
     return built, reached[0]
 
@@ -268,7 +287,7 @@ async def _open_bus(settings: Settings, *, probe: bool = False) -> AsyncIterator
 
 async def _transports(
     resources: AsyncExitStack, settings: Settings, bus: Bus | None, device: str, member: Membership
-) -> Mapping[str, Transport]:
+) -> Opened:
     """Open the transports asked for by name, or all installed ones that can serve ``device``."""
     chosen = settings.transport_names
     kind = device.partition(":")[0]
@@ -281,6 +300,7 @@ async def _transports(
         signer=member.signer,
     )
     opened: dict[str, Transport] = {}
+    left_out: dict[str, str] = {}
     for name in chosen or await anyio.to_thread.run_sync(registry.names, "transports"):
         try:
             factory = await anyio.to_thread.run_sync(registry.transport, name)
@@ -288,6 +308,7 @@ async def _transports(
             if chosen:
                 raise
             logger().info("transport left out", transport=name, reason=str(error))
+            left_out[name] = error.what
             continue
         try:
             transport = await anyio.to_thread.run_sync(factory.open, own)  # may look a host name up
@@ -299,13 +320,26 @@ async def _transports(
             if chosen:
                 raise PluginUnavailable(f"transport {name!r} does not open: {error!r}") from error
             logger().warning("transport left out", transport=name, reason=repr(error))
+            left_out[name] = f"does not open: {in_a_line(error)}"
             continue
         if not fits:
             if chosen:
                 raise PluginUnavailable(f"transport {name!r} cannot serve {device} memory between peers")
+            if transport.traits.needs_peer:
+                left_out[name] = f"serves {' and '.join(transport.traits.device_kinds)} memory"
             continue
         opened[name] = transport
-    return opened if chosen else dict(sorted(opened.items(), key=_preference))
+    if not opened:
+        return Opened({}, _none(device, left_out))
+    return Opened(opened if chosen else dict(sorted(opened.items(), key=_preference)))
+
+
+def _none(device: str, left_out: Mapping[str, str]) -> str:
+    """Why no bytes can come from peers; said once, here, and as the reason for reading storage."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items()) or "none is installed"
+    none = f"no transport moves {device} memory between peers here ({reasons}); see 'coldstart doctor'"
+    logger().warning("no peer can be read", reason=none)
+    return none
 
 
 def _preference(item: tuple[str, Transport]) -> tuple[int, bool, str]:

@@ -2,7 +2,7 @@
 
 Decides which pages from outside of ``docs/`` are on the site too, and what becomes of links between them: they are
 written for readers of the repository, and lead to the same page here. A link to a file that is no page stays as its
-text.
+text. The picture of the states, which pages have as Mermaid, is the site's own file: it needs no script and no network.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from coldstart.diagram import BEGIN, END
+
 ROOT = Path(__file__).parent.parent
 OUTSIDE = sorted(
     str(path.relative_to(ROOT))
@@ -24,6 +26,8 @@ OUTSIDE = sorted(
 """Pages beside the code that they are about; on the site they have the same path."""
 
 _FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+_STATES = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+_PICTURE = "![The states of a joiner, and which of them can follow which](states.svg)"
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -35,9 +39,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead every link to where its target is on the site."""
+    """Lead every link to where its target is on the site, and show the states as a picture."""
     here = page.file.src_uri
-    parts = _FENCE.split(markdown)
+    parts = _FENCE.split(_STATES.sub(_PICTURE, markdown))
     return "".join(part if part.startswith("```") else _LINK.sub(lambda link: _led(link, here), part) for part in parts)
 
 

@@ -63,7 +63,7 @@ class Model:
         return await asyncio.to_thread(predict, self._replica.module, await request.json())
 
     async def __del__(self) -> None:
-        """Ray calls it when the last request is answered, and waits for it; there is no hook before."""
+        """Ray calls it when the last request is answered, and waits for it; it has no hook before (docs/embed.md)."""
         began = time.monotonic()
         await self._held.aclose()
         self._log.info(f"coldstart: drained in {time.monotonic() - began:.1f} s")

@@ -16,6 +16,7 @@ settings.load_profile("coldstart")
 pytest.register_assert_rewrite(
     "coldstart.testing.bus_contract",
     "coldstart.testing.digester_contract",
+    "coldstart.testing.keyed_contract",
     "coldstart.testing.late_writes",
     "coldstart.testing.transport_contract",
 )

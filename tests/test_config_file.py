@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,27 @@ def test_passwords_are_not_shown() -> None:
         assert "cret" not in shown(redis, url)
     assert shown(redis, "redis://ann:x@h:1/2") == "redis://ann:***@h:1/2"
     assert shown(redis, "unix:///p?db=1") == "unix:///p?db=1"
+
+
+UNSEEN = "x" * 300
+"""A name that is too long fails as a directory does that may not be searched, for root, too."""
+
+
+def test_places_that_cannot_be_looked_at_hold_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of another user, whose HOME a container may have kept."""
+    for variable in ("XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / UNSEEN))
+    assert config.load() == Settings()
+    assert places.runtime().parent == Path(tempfile.gettempdir())
+    assert config.load().embedded_directory == places.runtime()
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        config.load(file=tmp_path / UNSEEN)
+
+
+def test_a_runtime_directory_of_somebody_else_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert places.runtime() == tmp_path / "coldstart"
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert places.runtime().parent == Path(tempfile.gettempdir())

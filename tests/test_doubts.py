@@ -8,7 +8,7 @@ import pytest
 from coldstart.phases.states import Checking
 from coldstart.ports import Advert
 from coldstart.source import Mode
-from coldstart.testing.harness import CHUNK, SHARD, Fleet, Member, TroubledBus, fleet
+from coldstart.testing.harness import CHUNK, LAYOUT, SHARD, Fleet, Member, TroubledBus, fleet
 from coldstart.testing.transports import Corrupting
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
@@ -85,8 +85,8 @@ async def test_readers_are_refused_when_weights_change_and_keep_what_was_verifie
         assert not a.node.read
 
 
-async def test_a_reader_that_ended_just_before_the_change_is_refused_at_verify() -> None:
-    """Its bytes were right, but nobody can say so of the moment in which the last one was read."""
+async def test_a_reader_that_ended_just_before_the_change_keeps_what_it_has_proven() -> None:
+    """What the source holds now is none of its own: every chunk equals the truth in its own memory."""
     async with fleet() as workers:
         a = await lender(workers, "a")
         bus = TroubledBus(workers.store)
@@ -94,8 +94,9 @@ async def test_a_reader_that_ended_just_before_the_change_is_refused_at_verify()
         b = workers.start("b", bus=bus, on_enter={Checking: a.node.withhold})
         report = await b.ready()
         assert "a: weights of a changed while they were read" in report.detours
-        assert "a" not in report.sources
+        assert (report.path, report.sources, report.bytes_peer) == ("peer", ("a",), LAYOUT.payload)
         assert report.verified
+        assert b.storage.reads == []
 
 
 async def test_settled_weights_are_lent_again_if_they_are_what_they_were() -> None:

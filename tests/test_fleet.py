@@ -185,7 +185,7 @@ async def test_weights_that_change_under_a_transfer_end_it_at_once() -> None:
         assert report.seconds <= BUDGET
 
 
-async def test_a_new_generation_since_the_claim_throws_all_its_chunks_away() -> None:
+async def test_a_new_generation_since_the_claim_is_told_and_costs_no_verified_chunk() -> None:
     async with fleet() as workers:
         a = workers.start("a")
         await a.lends()
@@ -198,9 +198,10 @@ async def test_a_new_generation_since_the_claim_throws_all_its_chunks_away() -> 
         bus.slow["release"] = 0.5
         b = workers.start("b", bus=bus, on_enter={Checking: change})
         report = await b.ready()
-        assert (report.path, report.bytes_peer) == ("storage", 0)
+        assert (report.path, report.bytes_peer) == ("peer", LAYOUT.payload)
         assert any("weights of a changed" in reason for reason in report.detours)
-        assert b.storage.read_bytes == LAYOUT.nbytes
+        assert b.storage.read_bytes == 0
+        assert b.content == b.storage.held.content()
 
 
 async def test_a_freed_slot_is_taken_without_a_refusal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -26,7 +27,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Limits
-from coldstart.ports import Claim, ClaimOutcome, Memory
+from coldstart.ports import Claim, ClaimOutcome, Landed, Memory
 from coldstart.testing.harness import (
     CHUNK,
     LAYOUT,
@@ -36,6 +37,7 @@ from coldstart.testing.harness import (
     Fleet,
     HashDigester,
     Member,
+    TroubledBus,
     fleet,
 )
 from coldstart.testing.transports import Delayed, Stalling
@@ -198,17 +200,66 @@ async def test_a_bug_in_the_bus_leads_to_storage() -> None:
 async def test_storage_that_is_read_as_a_whole_makes_everything_unproven_again() -> None:
     async with fleet() as workers:
         await workers.start("a").lends()
-        b = workers.start("b", transport=lambda inner: Stalling(inner, 3 * CHUNK))
-        b.storage.partial = False
+        whole = FakeStorage(workers.weights(), partial=False)
+        b = workers.start("b", transport=lambda inner: Stalling(inner, 3 * CHUNK), storage=whole)
         report = await b.ready()
         assert b.storage.read_bytes == LAYOUT.nbytes
         assert report.verified
         assert report.seconds <= STORAGE_SECONDS + LIMITS.patience
-        c = workers.start("c", transport=lambda inner: Stalling(inner, 3 * CHUNK))
-        c.storage.partial = False
-        c.storage.held.storages[0][0] ^= 1  # where the chunks were verified already
+        other = FakeStorage(workers.weights(), partial=False)
+        other.held.storages[0][0] ^= 1  # where the chunks were verified already
+        c = workers.start("c", transport=lambda inner: Stalling(inner, 3 * CHUNK), storage=other)
         with pytest.raises(TruthConflict, match="chunk 0 of our own copy differs"):
             await c.ready()
+
+
+async def test_of_those_who_waited_for_a_dead_reader_in_a_chain_one_reads_what_is_left() -> None:
+    """Whoever hears too late that the one before it goes on gives that up, and yet does not read beside it."""
+    async with fleet() as workers:
+        a = workers.start("a", storage=FakeStorage(workers.weights(), limit=3 * CHUNK), slots=1)
+        bus = TroubledBus(workers.store)
+        others = list[Member]()
+        for name, own in (("b", bus), ("c", None), ("d", None)):
+            others.append(workers.start(name, slots=1, bus=own))
+            await others[-1].reached(Transferring)
+        for each in others:
+            while len(each.joiner.state.journey.verified) < 3:
+                await each.changed.wait()
+        bus.slow["send"] = 1.0
+        await a.kill()
+        reports = [await each.ready() for each in others]
+        assert "b: stalled" in reports[1].detours
+        assert sum(each.storage.read_bytes for each in others) == LAYOUT.nbytes - 3 * CHUNK
+        assert sorted(report.path for report in reports) == ["mixed", "peer", "peer"]
+
+
+async def test_a_whole_load_counts_as_storage_and_what_a_peer_gave_before_as_its_attempt() -> None:
+    async with fleet() as workers:
+        await workers.start("a").lends()
+        whole = FakeStorage(workers.weights(), partial=False)
+        b = workers.start("b", transport=lambda inner: Stalling(inner, 3 * CHUNK), storage=whole)
+        report = await b.ready()
+        assert (report.path, report.sources) == ("storage", ())
+        assert (report.bytes_peer, report.bytes_storage) == (0, LAYOUT.payload)
+        given, loaded = report.attempts
+        assert (given.source, given.outcome) == ("a", "stalled")
+        assert CHUNK < given.bytes <= 3 * CHUNK
+        assert (loaded.source, loaded.bytes) == ("storage", LAYOUT.payload)
+
+
+async def test_a_whole_load_that_leaves_something_out_is_not_served() -> None:
+    """Though a peer has given all of that before: the loader may have written over it."""
+
+    class Short(FakeStorage):
+        async def read(self, spans: Sequence[Span], landed: Landed) -> None:
+            await super().read([Span(0, LAYOUT.nbytes)], lambda span: landed(Span(0, CHUNK)))
+
+    async with fleet() as workers:
+        await workers.start("a").lends()
+        short = Short(workers.weights(), partial=False)
+        b = workers.start("b", transport=lambda inner: Stalling(inner, LAYOUT.nbytes - 2 * CHUNK), storage=short)
+        with pytest.raises(ColdStartFailed, match="storage read ended early"):
+            await b.ready()
 
 
 async def test_a_loader_that_shows_no_progress_has_a_limit_of_its_own() -> None:

@@ -57,10 +57,15 @@ class OnDevice(BytesMemory):
     def __init__(self, length: int) -> None:
         super().__init__(layout_of(length), seed=3)
         self.longest = 0
+        self.done: list[str] = []
+
+    def settle(self) -> None:
+        self.done.append("settled")
 
     @contextmanager
     def reading(self, span: Span) -> Iterator[Sequence[memoryview]]:
         self.longest = max(self.longest, span.length)
+        self.done.append("read")
         with super().reading(span) as views:
             yield views
 
@@ -70,6 +75,7 @@ def test_device_memory_is_read_in_pieces_that_its_staging_holds() -> None:
     memory, host = OnDevice(length), BytesMemory(layout_of(length), seed=3)
     assert by_blake3().digest(memory, Span(5, length - 9)) == by_blake3().digest(host, Span(5, length - 9))
     assert memory.longest == STAGED_BYTES
+    assert memory.done[:6] == ["settled", "read", "read", "read"], "what the host has queued comes first, once"
 
 
 def test_memory_that_lends_too_little_is_an_error() -> None:

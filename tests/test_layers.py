@@ -23,12 +23,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location", "refusals"),
     ("group", "portions", "scrubbing", "seals"),
     ("ports.*", "messages", "config.*"),
-    ("events", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory"),
-    ("headers",),
-    ("selection",),
-    ("effects", "checkpoint", "landing", "links.meter", "links.files", "links.mounts", "shelves.refusals"),
+    ("events.*", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory", "proofs"),
+    ("headers", "records"),
+    ("selection", "channels"),
+    ("effects", "checkpoint", "landing", "admission", "links.meter", "links.files", "links.mounts", "shelves.refusals"),
     ("shelves.bucket", "shelves.extents"),
-    ("shelves.mirror", "shelves.cache"),
+    ("shelves.asking", "shelves.cache"),
+    ("shelves.mirror",),
     ("shelves.objects",),
     ("shelves.open",),
     ("phases.*", "modes.*"),
@@ -39,9 +40,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arena", "rowsums"),
     ("digest", "inplace", "keyed"),
     ("journal", "report", "telemetry.*", "reasons", "diagram", "skeletons.*", "station"),
-    ("keyring", "signing", "instruments"),
+    ("keyring", "signing", "instruments", "recorder"),
     ("membership",),
-    ("mail", "departing", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
+    ("mail", "departing", "namesakes", "metrics", "truths", "links.memory", "voting", "allreduce", "health"),
     ("claiming", "connections", "inspecting", "moving", "probing"),
     ("lending",),
     ("joining",),
@@ -53,17 +54,19 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("asgi", "health_port"),
     ("testing.*",),
     ("cli.*",),
+    ("__main__",),
 )
 
 UPWARD = {"__init__", "replica", "wiring"}
 """Modules whose imports for annotations alone may go up."""
 
 PURE = (
-    "errors", "layout", "classification", "probe", "identity", "estimate", "events", "effects", "plan", "phases.*",
+    "errors", "layout", "classification", "probe", "identity", "estimate", "events.*", "effects", "plan", "phases.*",
     "portions", "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn",
     "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
-    "shelves.extents", "shelves.location", "shelves.refusals", "seals",
+    "shelves.extents", "shelves.location", "shelves.refusals", "seals", "proofs", "records",
+    "transports.placement", "transports.reads", "transports.widening",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -83,18 +86,19 @@ MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "rich": ("cli.*",),
     "pytest": (
         "testing.bus_contract.*", "testing.connecting_contract", "testing.digester_contract", "testing.late_writes",
-        "testing.growing_contract", "testing.skeleton_contract",
+        "testing.growing_contract", "testing.keyed_contract", "testing.skeleton_contract",
         "testing.transport_contract",
     ),
     "hypothesis": (),
     "structlog": ("telemetry.logs", "cli.tracing"),
     "opentelemetry": ("instruments", "telemetry.*", "cli.metering", "cli.tracing"),
-    "prometheus_client": ("cli.metering",),
+    "prometheus_client": ("cli.metering", "cli.exporter"),
 }
 """Who may import what is not ours; whatever is not named here is free, but for the pure modules."""
 
 PLUGIN_API = {
     "coldstart.ports", "coldstart.layout", "coldstart.errors", "coldstart.classification", "coldstart.driver",
+    "coldstart.admission", "coldstart.channels",
 }  # fmt: skip
 BUILDER_API = {
     "coldstart.skeletons.module", "coldstart.skeletons.adoption", "coldstart.skeletons.stored",

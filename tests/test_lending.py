@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 
 import anyio
 import msgspec
 import pytest
 
 from coldstart import effects, events
-from coldstart.bus.memory import MemoryBus
+from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.errors import TransportError
 from coldstart.events import Event
 from coldstart.lending import REVOKE_SECONDS
-from coldstart.messages import Accept, Hello, Offer, Refusal, decode, encode
+from coldstart.messages import Accept, Hello, Offer, Progress, Refusal, decode, encode
 from coldstart.phases.states import Transferring
-from coldstart.plan import Limits
+from coldstart.plan import Chunks, Limits
 from coldstart.ports import Advert, Cursor, Grant, Memory
 from coldstart.source import Mode, Terms
 from coldstart.testing.harness import LAYOUT, LINEAGE, SHARD, FakeStorage, Fleet, Member, TroubledBus, fleet
@@ -119,6 +120,46 @@ async def test_nothing_is_lent_without_coordination() -> None:
         await anyio.sleep(30.0)
         assert await adverts(workers) == []
         await a.drain()
+
+
+# ------------------------------------------------------------------------------------------ progress
+
+
+class SlowPost(TroubledBus):
+    """Letters of progress take half a second to reach the store; how many are on their way to one inbox is counted."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.under_way: Counter[str] = Counter()
+        self.most = 0
+        self.told: list[Progress] = []
+
+    async def send(self, shard: str, inbox: str, body: bytes, nonce: str) -> None:
+        letter = decode(body)
+        if not isinstance(letter, Progress):
+            await super().send(shard, inbox, body, nonce)
+            return
+        self.under_way[inbox] += 1
+        self.most = max(self.most, self.under_way[inbox])
+        await anyio.sleep(0.5)
+        await super().send(shard, inbox, body, nonce)
+        self.under_way[inbox] -= 1
+        self.told.append(letter)
+
+
+async def test_a_slow_store_makes_letters_of_progress_rarer_and_loses_no_news() -> None:
+    async with fleet() as workers:
+        bus = SlowPost(workers.store)
+        a = workers.start("a", bus=bus, storage=FakeStorage(workers.weights(), 5.0))
+        await anyio.sleep(1.0)
+        b = workers.start("b")
+        assert (await b.ready()).path == "peer"
+        await a.lends()
+        wanted = sum(isinstance(effect, effects.SendProgress) for entry in a.lent for effect in entry.effects)
+        assert bus.most == 1
+        assert 1 < len(bus.told) < wanted
+        known = [LAYOUT.chunks if letter.have is None else len(Chunks.decoded(letter.have)) for letter in bus.told]
+        assert known == sorted(known)
 
 
 # ------------------------------------------------------------------------------- offers and proofs

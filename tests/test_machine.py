@@ -722,13 +722,15 @@ def test_repeated_events_change_nothing_more() -> None:
         assert step(once, late, 0.5) == (once, ())
 
 
-def test_changed_weights_at_the_source_throw_its_chunks_away() -> None:
+def test_changed_weights_at_the_source_leave_what_is_proven_as_it_is() -> None:
     state = transferring()
     for chunk in range(CHUNKS):
         state, _ = step(state, events.ChunkVerified(1, chunk), 0.4)
     state, asked = step(state, events.PullEnded(1), 0.5)
     assert effects.Check(1, advert("a")) in asked
     state, asked = step(state, events.SourceChanged(1, "a", "weights changed"), 0.6)
-    assert isinstance(state, Discovering)
-    assert not state.journey.verified
-    assert effects.ClaimSource(2, ("a",)) in asked
+    assert effects.Check(1, None) in asked
+    assert state.journey.complete
+    assert state.journey.detours == ("a: weights changed",)
+    state, asked = step(state, events.CheckPassed(1), 0.7)
+    assert isinstance(state, Serving)

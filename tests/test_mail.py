@@ -11,7 +11,19 @@ from msgspec.structs import replace
 
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.mail import BACK_OFF, Mail
-from coldstart.messages import Accept, AnyMessage, Done, Drain, Hello, Offer, Progress, Refusal, encode
+from coldstart.messages import (
+    Accept,
+    AnyMessage,
+    Done,
+    Drain,
+    Hello,
+    Knock,
+    Offer,
+    Present,
+    Progress,
+    Refusal,
+    encode,
+)
 from coldstart.ports import Claim, Deferred, Granted
 from coldstart.testing.bus_contract import SHARD, advert
 from coldstart.testing.harness import TroubledBus
@@ -24,6 +36,8 @@ REFUSAL = Refusal(transfer="t", answer=2, reason="busy")
 ACCEPT = Accept(transfer="t", answer=6)
 DONE = Done(transfer="t", outcome="ok")
 DRAIN = Drain(transfer="t", asker="o", number=1)
+KNOCK = Knock(transfer="t", asker="a.1", number=1, held=0)
+PRESENT = Present(transfer="t", answer=2, held=5)
 
 
 @pytest.fixture
@@ -42,6 +56,7 @@ class Office:
         self.granted: list[tuple[str, Granted]] = []
         self.to_source: list[tuple[Hello | Accept | Done, int]] = []
         self.to_host: list[Drain] = []
+        self.to_namesakes: list[Knock | Present] = []
         self.renewals: list[float] = []
         self.mail = Mail(
             self.bus,
@@ -50,6 +65,7 @@ class Office:
             to_joiner=self.to_joiner.append,
             to_source=lambda message, fence: self.to_source.append((message, fence)),
             to_host=self.to_host.append,
+            to_namesakes=self.to_namesakes.append,
             granted=lambda transfer, granted: self.granted.append((transfer, granted)),
             store_renewed=lambda: self.renewals.append(anyio.current_time()),
         )
@@ -70,13 +86,14 @@ async def office() -> AsyncIterator[Office]:
 
 async def test_letters_reach_the_side_that_they_are_for_in_order() -> None:
     async with office() as here:
-        messages: tuple[AnyMessage, ...] = (HELLO, OFFER, PROGRESS, ACCEPT, DRAIN, REFUSAL, DONE)
+        messages: tuple[AnyMessage, ...] = (HELLO, OFFER, PROGRESS, ACCEPT, DRAIN, REFUSAL, KNOCK, DONE, PRESENT)
         for number, message in enumerate(messages):
             await here.send(message, f"n{number}")
         await anyio.sleep(0.1)
         assert here.to_joiner == [OFFER, PROGRESS, REFUSAL]
         assert here.to_source == [(HELLO, 0), (ACCEPT, 0), (DONE, 0)]
         assert here.to_host == [DRAIN]
+        assert here.to_namesakes == [KNOCK, PRESENT]
         assert here.mail.dropped == 0
 
 

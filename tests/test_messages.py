@@ -20,7 +20,9 @@ from coldstart.messages import (
     Done,
     Drain,
     Hello,
+    Knock,
     Offer,
+    Present,
     Refusal,
     decode,
     encode,
@@ -54,6 +56,8 @@ MESSAGES: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(Done, transfer=IDS, outcome=st.text(max_size=512)),
     st.builds(Drain, transfer=IDS, asker=IDS, number=NUMBERS),
     st.builds(Departure, transfer=IDS, answer=NUMBERS, transfers=NUMBERS, over=st.booleans()),
+    st.builds(Knock, transfer=IDS, asker=IDS, number=NUMBERS, held=NUMBERS, host=st.text(max_size=256)),
+    st.builds(Present, transfer=IDS, answer=NUMBERS, held=NUMBERS),
 )
 ACCEPT = {"type": "accept", "transfer": "t", "version": VERSION, "answer": 1}
 HELLO = {

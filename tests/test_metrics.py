@@ -21,7 +21,7 @@ from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.phases.states import Gone
 from coldstart.plan import Limits
 from coldstart.reasons import Cause, Denial
-from coldstart.report import Recorder
+from coldstart.recorder import Recorder
 from coldstart.runner import Entry
 from coldstart.testing.harness import LAYOUT, FakeStorage, Fleet, Member, TroubledBus, Wrap, fleet
 from coldstart.testing.transports import (
@@ -193,6 +193,19 @@ async def test_a_source_shows_its_slots_while_it_lends_and_takes_them_back(
         source.end()
     gone = Collected(reader)
     assert (gone["slots"], gone["slots.used"], gone["holders"]) == ({}, {}, {})
+
+
+async def test_what_a_source_cannot_count_is_counted_once_as_its_joiner_says(counted: Counted) -> None:
+    async with fleet() as workers:
+        a = await lending(workers)
+        b = workers.start("b")
+        await b.ready()
+        assert b.report.path == "peer"
+        with anyio.fail_after(10):
+            while not any(isinstance(entry.event, events.GrantClosed) for entry in a.lent):  # noqa: ASYNC110
+                await anyio.sleep(0.1)
+        sent = counted(a)["transferred"][f"{b.transport.name},sent"]
+        assert sent == a.memory.layout.nbytes
 
 
 async def test_damaged_weights_are_a_digest_failure_of_our_own_and_are_withheld(counted: Counted) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 import coldstart
 from coldstart import Group, Rank, config
 from coldstart.config import Settings
+from coldstart.errors import ColdstartError
 from coldstart.replica import Replica
 
 
@@ -120,3 +121,62 @@ async def test_a_rank_that_torchrun_started_finds_its_group(
         assert (group.size, group.index, group.alone) == (2, 0, "coordination is switched off")
     async with coldstart.join(checkpoint, skeleton=stage, settings=lonely) as replica:
         assert replica.report.group is None, "who tells no rank is asked for none"
+
+
+@asynccontextmanager
+async def lenders(checkpoint: Path, settings: Settings, *modules: nn.Module) -> AsyncIterator[list[str]]:
+    """An engine's stages, which it has loaded by itself, lent as one group; gives what each of them failed with."""
+    async with anyio.create_task_group() as tasks:
+        failed: list[str] = []
+        told = [anyio.Event() for _ in modules]
+
+        async def lend(index: int, module: nn.Module) -> None:
+            group = Group("engine", len(modules), index)
+            lent = coldstart.lend(
+                module, checkpoint, skeleton=stage, rank=STAGES[index], group=group, worker=f"e{index}",
+                settings=settings,
+            )  # fmt: skip
+            try:
+                async with lent:
+                    told[index].set()
+                    await anyio.sleep_forever()
+            except ColdstartError as error:
+                failed.append(str(error))
+                told[index].set()
+
+        for index, module in enumerate(modules):
+            tasks.start_soon(lend, index, module)
+        with anyio.fail_after(30):
+            for each in told:
+                await each.wait()
+        yield failed
+        tasks.cancel_scope.cancel()
+
+
+def loaded(rank: Rank) -> nn.Module:
+    module = stage(rank)
+    module.load_state_dict({name: WHOLE[name] for name in module.state_dict()})
+    return module
+
+
+async def test_a_group_joins_from_ranks_that_an_engine_has_loaded(checkpoint: Path, settings: Settings) -> None:
+    async with lenders(checkpoint, settings, *map(loaded, STAGES)) as failed:
+        assert not failed
+        async with pipeline("new", checkpoint, settings, *STAGES) as new:
+            assert [replica.report.sources for replica in new] == [("e0",), ("e1",)]
+            for replica in new:
+                assert all(torch.equal(value, WHOLE[name]) for name, value in replica.module.state_dict().items())
+
+
+async def test_ranks_of_which_one_is_not_what_was_verified_are_not_lent(checkpoint: Path, settings: Settings) -> None:
+    """The other rank, whose weights are right, ends with the same answer."""
+    spoilt = loaded(STAGES[1])
+    with torch.no_grad():
+        next(spoilt.parameters()).add_(1)
+    async with (
+        pipeline("old", checkpoint, settings, *STAGES),
+        lenders(checkpoint, settings, loaded(STAGES[0]), spoilt) as failed,
+    ):
+        assert len(failed) == 2
+        async with pipeline("new", checkpoint, settings, *STAGES) as new:
+            assert [replica.report.sources for replica in new] == [("old0",), ("old1",)]

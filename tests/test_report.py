@@ -13,7 +13,8 @@ from coldstart.machine import initial, step
 from coldstart.phases.states import Failed, Failure, Journey, Phase, State
 from coldstart.plan import Limits
 from coldstart.ports import Advert, Queue, Skip
-from coldstart.report import Attempt, Mark, Recorder, Report, failure
+from coldstart.recorder import Recorder
+from coldstart.report import Attempt, Mark, Report, failure
 from coldstart.runner import Entry
 from coldstart.testing.memories import layout_of
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import get_args
 
+import anyio
 import pytest
+from msgspec.structs import replace
 
+import coldstart
 from coldstart import registry, wiring
+from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.config import Settings
+from coldstart.errors import PluginUnavailable
 from coldstart.membership import Membership
 from coldstart.ports import API, Availability, Link, Traits, TransportSettings
 from coldstart.testing.transports import Loopback, LoopbackTransport
@@ -40,7 +47,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def opened(settings: Settings) -> tuple[str, ...]:
     async with AsyncExitStack() as resources:
-        return tuple(await wiring._transports(resources, settings, None, "cpu", Membership(None, "w", "cs")))
+        found = await wiring._transports(resources, settings, None, "cpu", Membership(None, "w", "cs"))
+        return tuple(found.transports)
 
 
 @pytest.mark.usefixtures("installed")
@@ -55,3 +63,51 @@ async def test_the_operators_order_stands() -> None:
 
 def test_every_kind_of_link_has_its_place() -> None:
     assert set(wiring.LINKS) == set(get_args(Link))
+
+
+def none_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transport is for another device, one cannot run here, one breaks."""
+
+    class Far(Factory):
+        def open(self, settings: TransportSettings) -> LoopbackTransport:
+            opened = super().open(settings)
+            opened.traits = replace(opened.traits, device_kinds=("cuda",))  # type: ignore[misc]
+            return opened
+
+    class Broken(Factory):
+        def open(self, settings: TransportSettings) -> LoopbackTransport:
+            raise OSError("no such interface")
+
+    def transport(name: str) -> Factory:
+        match name:
+            case "far":
+                return Far(name, "nvlink")
+            case "broken":
+                return Broken(name, "tcp")
+            case _:
+                raise PluginUnavailable(f"transport {name!r} cannot run here: no library")
+
+    monkeypatch.setattr(registry, "names", lambda kind: ("broken", "far", "missing"))
+    monkeypatch.setattr(registry, "transport", transport)
+
+
+async def test_without_a_transport_for_its_device_a_worker_says_why_and_reads_storage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, write_checkpoint: Callable[..., Path]
+) -> None:
+    where, store = write_checkpoint(tmp_path / "m", mib=1), MemoryStore()
+    settings = Settings(cache="none")
+    async with coldstart.join(where, skeleton="tensors", bus=MemoryBus(store), settings=settings, worker="a") as lends:
+        await lends.ready()
+        none_usable(monkeypatch)
+        began = anyio.current_time()
+        async with coldstart.join(
+            where, skeleton="tensors", bus=MemoryBus(store), settings=settings, worker="b"
+        ) as alone:
+            report = alone.report
+        assert report.path == "storage"
+        assert report.detours == (
+            "no transport moves cpu memory between peers here (broken: does not open: OSError: no such interface; "
+            "far: serves cuda memory; missing: transport 'missing' cannot run here: no library); "
+            "see 'coldstart doctor'",
+        )
+        assert anyio.current_time() - began < settings.patience, "no patience is spent on peers"

@@ -1,4 +1,5 @@
-"""A Valkey server for one machine, shared by its processes: the first starts it, the last one out stops it.
+"""A Valkey server for one machine, shared by its processes: the first starts it, the last one out stops it, and whoever
+is left starts one anew should it be killed.
 
 Decides where the server lives, whether one is running, and who may start one. Nothing of it survives a
 crash: locks belong to open files, so the kernel drops them with their holder, and a socket counts only
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
@@ -39,6 +40,11 @@ from coldstart.errors import BusError, ColdstartError, ConfigError, PluginUnavai
 START_SECONDS = 10.0
 """The embedded server answers within this, on a machine that starts many things at once, too."""
 
+WATCH_SECONDS = 1.0
+"""Every user looks so often whether the server is still there; a look is a connection to a unix socket."""
+REVIVE_SECONDS = 60.0
+"""A server that dies again and again is started less and less often, at last once in so long."""
+
 _LOG = "keeper.log"
 _START_LOCK = "start.lock"
 _POLL_SECONDS = 0.01
@@ -51,7 +57,8 @@ _SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 @asynccontextmanager
 async def embedded(directory: Path, *, seconds: float = START_SECONDS) -> AsyncIterator[str]:
-    """The URL of the server in ``directory``, which runs at least until the block ends.
+    """The URL of the server in ``directory``, which runs at least until the block ends. One that is killed meanwhile is
+    started anew, empty, by a thread of its users: by whichever comes first.
 
     Raises:
         PluginUnavailable: the package with the server's binary is not installed.
@@ -63,6 +70,7 @@ async def embedded(directory: Path, *, seconds: float = START_SECONDS) -> AsyncI
     try:
         # A cancelled start is abandoned: leave() makes the thread give up and undo what it did.
         await anyio.to_thread.run_sync(attachment.attach, abandon_on_cancel=True)
+        threading.Thread(target=attachment.watch, name="coldstart embedded", daemon=True).start()
         yield attachment.url
     finally:
         attachment.leave()
@@ -92,6 +100,7 @@ class _Attachment:
         self._until = 0.0
         self._guard = threading.Lock()
         self._left = False
+        self._ended = threading.Event()
         self._hold: int | None = None
 
     def attach(self) -> None:
@@ -103,14 +112,29 @@ class _Attachment:
         starting = _open(self._directory / _START_LOCK)
         try:
             self._lock(starting, fcntl.LOCK_EX, "another process to finish starting the server")
-            self._hold_on()
+            if self._hold is None:
+                self._hold_on()
             if not (self._answers() and self._is_kept()):
                 self._start(binary)
         finally:
             os.close(starting)
 
+    def watch(self) -> None:
+        """Start the server anew whenever it has gone, until :meth:`leave`; blocks."""
+        pause = WATCH_SECONDS
+        while not self._ended.wait(pause):
+            if not self._is_gone():
+                pause = max(pause / 2, WATCH_SECONDS)
+                continue
+            if self._ended.is_set():
+                return
+            pause = min(2 * pause, REVIVE_SECONDS)
+            with suppress(ColdstartError):  # a full disk, or a directory that was taken away: maybe later
+                self.attach()
+
     def leave(self) -> None:
-        """Let go of the server; also ends an ``attach`` that still runs. Idempotent."""
+        """Let go of the server; also ends an ``attach`` that still runs, and ``watch``. Idempotent."""
+        self._ended.set()
         with self._guard:
             self._left = True
             if self._hold is not None:
@@ -170,6 +194,18 @@ class _Attachment:
                 return probe.recv(64).startswith(b"+PONG")
         except OSError:
             return False
+
+    def _is_gone(self) -> bool:
+        """Whether there is no server any more; one that is stopped or slow is there."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(_PING_SECONDS)
+                probe.connect(str(self.socket))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+        return False
 
     def _is_kept(self) -> bool:
         """Whether a keeper is alive."""
@@ -264,7 +300,8 @@ def _refused(what: str, error: OSError) -> ColdstartError:
     """A disk that is full or broken takes coordination away; any other refusal is for the operator to mend."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         return BusError(f"{what}: {error.strerror}", advice="make room, or name another directory or server")
-    return ConfigError(f"{what}: {error.strerror}", advice="remove it, or name another directory")
+    advice = "make room for it, or set COLDSTART_DIRECTORY to another one"
+    return ConfigError(f"{what}: {error.strerror}", advice=advice)
 
 
 class _Finder(Protocol):

@@ -78,7 +78,7 @@ def _die_with_the_keeper(system: ctypes.CDLL) -> None:
 
 
 def _leave_with(server: subprocess.Popen[bytes], stopping: threading.Event) -> None:
-    """If the server dies while it is used, end at once, so that the next user starts another."""
+    """If the server dies while it is used, end at once, so that a user starts another."""
     status = server.wait()
     if not stopping.is_set():
         print(f"keeper: the server ended with status {status} while in use", file=sys.stderr, flush=True)  # noqa: T201

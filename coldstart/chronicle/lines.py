@@ -27,6 +27,8 @@ from coldstart.identity import Id
 VERSION = 1
 MAX_BYTES = 32 * 1024
 MAX_WORDS = 512
+BUILD = "build"
+"""What failed where there was no skeleton yet; else it is a :class:`coldstart.phases.states.Failure`."""
 MAX_ORIGINS = 32
 """Sources that one line names; a cold start has tried a few."""
 

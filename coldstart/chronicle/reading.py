@@ -208,6 +208,7 @@ def _told(heard: _Heard) -> ColdStart:
         loans=tuple(telling.loans),
         loaded=any(end.loaded for end in telling.ends),
         reason=next((end.reason for end in telling.ends if end.reason), ""),
+        failure=next((end.failure for end in telling.ends if end.failure), ""),
         lost=_lost(heard.numbers),
         unknown=len(heard.numbers - heard.lines.keys()),
     )

@@ -109,7 +109,7 @@ class ColdStart(msgspec.Struct, frozen=True):
         seconds: from its beginning to SERVE or its end; None while it runs.
         sources: bytes of weights in place, by worker or ``storage``.
         total: bytes of weights; 0: not known.
-        reason: why it failed.
+        reason: why it failed, in words; ``failure``: in one word (:class:`coldstart.phases.states.Failure`).
         lost: lines that are missing; ``unknown``: lines that cannot be read here.
     """
 
@@ -141,6 +141,7 @@ class ColdStart(msgspec.Struct, frozen=True):
     reason: str = ""
     lost: int = 0
     unknown: int = 0
+    failure: str = ""
 
     @property
     def phase(self) -> str:

@@ -16,6 +16,7 @@ from rich.status import Status
 from coldstart.cli import bench_import, bench_joins, bench_tcp, output
 from coldstart.cli.bench_results import Note, Part, Result, show
 from coldstart.cli.bench_room import MIB
+from coldstart.cli.interruption import terminations_unwind
 from coldstart.errors import ConfigError
 
 Measure = Callable[[int, int, Note], Part]
@@ -45,7 +46,7 @@ def run(only: tuple[str, ...], *, mib: int, rounds: int, json: bool) -> None:
     for part in wanted:
         if part not in PARTS:
             raise ConfigError(f"there is no part {part!r} to bench", advice=f"choose from {', '.join(PARTS)}")
-    with _progress(quiet=json) as note:
+    with terminations_unwind(), _progress(quiet=json) as note:
         parts = {part: PARTS[part](mib * MIB, rounds, note) for part in wanted}
     result = Result(mib, rounds, os.cpu_count() or 1, parts)
     if json:
@@ -57,7 +58,7 @@ def run(only: tuple[str, ...], *, mib: int, rounds: int, json: bool) -> None:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Note]:
     """One moving line on a terminal; in a pipe a line for each step, or nothing beside JSON."""
-    if not output.STDERR.is_terminal:
+    if not output.redraws(output.STDERR):
         yield (lambda text: None) if quiet else output.note
         return
     with Status("", console=output.STDERR) as status:

@@ -12,7 +12,6 @@ import fcntl
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,14 +19,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from coldstart.bus import keeper
 from coldstart.cli.bench_room import need_room, write_checkpoint
 from coldstart.cli.bench_words import Failed, Reply, Request
+from coldstart.cli.interruption import terminations_unwind
 from coldstart.errors import ColdstartError
 
 ASK_SECONDS = 60.0
@@ -141,28 +140,10 @@ def family(nbytes: int, *, arenas: int, processes: int) -> Iterator[Family]:
         ConfigError: not enough room on the disk or in memory.
     """
     need_room(Path(tempfile.gettempdir()), nbytes, arenas=arenas, processes=processes)
-    with _termination_unwinds(), ExitStack() as resources:
+    with terminations_unwind(), ExitStack() as resources:
         directory = Path(tempfile.mkdtemp(prefix="coldstart-bench-"))
         resources.callback(_remove, directory)
         yield Family(directory, nbytes, resources)
-
-
-@contextmanager
-def _termination_unwinds() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block like Ctrl-C does, instead of skipping its cleaning up."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    ours = [number for number, handler in former.items() if handler is signal.SIG_DFL]  # nohup ignores SIGHUP
-    for number in ours:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _remove(directory: Path) -> None:

@@ -21,7 +21,8 @@ from coldstart.cli.checks.check import SECONDS, Check, Look, blocking, fail, gua
 from coldstart.cli.checks.checkpoint import readable
 from coldstart.cli.checks.links import LinkChecks
 from coldstart.cli.checks.store import StoreChecks
-from coldstart.cli.output import STDERR, STDOUT, emit, say
+from coldstart.cli.interruption import terminations_unwind
+from coldstart.cli.output import STDERR, STDOUT, emit, redraws, say
 from coldstart.config import Settings
 from coldstart.errors import ConfigError
 
@@ -42,7 +43,8 @@ _NAME_WIDTH = 21
 def run(redis: str | None, peer: str = "", checkpoint: str = "", *, json: bool) -> None:
     """The command; ends with exit code 1 if a check failed."""
     desk = _Desk(None if json else _show)
-    anyio.run(_examine, redis, peer, checkpoint, desk)
+    with terminations_unwind():
+        anyio.run(_examine, redis, peer, checkpoint, desk)
     failed = sum(check.status == "fail" for check in desk.checks)
     if json:
         emit({"ok": not failed, "checks": desk.checks, "next": next_steps(desk.checks)})
@@ -71,7 +73,7 @@ class _Desk:
     async def take(self, name: str, look: Look, seconds: float = SECONDS) -> None:
         """Run one check to its end, whatever that is."""
         with ExitStack() as stack:
-            if STDERR.is_terminal:
+            if redraws(STDERR):
                 stack.enter_context(STDERR.status(f"checking {name}"))
             found = await guarded(name, look, seconds)
         self.note(found)

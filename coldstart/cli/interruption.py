@@ -2,14 +2,16 @@
 
 Decides which signals count: those that end a command, but for the ones that were ignored when it
 began, as under nohup. It must not know what is interrupted. A command with children polls it, ends
-them in order, and exits with 128 and the number.
+them in order, and exits with 128 and the number; one that has only to tidy up, such as a cursor that
+it has hidden, has the other signals unwind it as Ctrl-C does.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,3 +54,35 @@ class Interruption:
         self.number = self.number or number
         with suppress(BlockingIOError):
             self._writer.send(b"!")
+
+
+@contextmanager
+def terminations_unwind() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block like Ctrl-C does, instead of skipping its cleaning up; for the main thread only.
+
+    Raises:
+        SystemExit: with 128 and the signal's number, when one of them has come and the block has ended by it.
+    """
+    received = 0
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received = received or number
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        if not callable(ctrl_c):  # ignored, as of a job in the background
+            raise KeyboardInterrupt
+        ctrl_c(signal.SIGINT, frame)  # in an event loop it cancels the main task
+
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ours = [number for number, handler in former.items() if handler is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            raise SystemExit(128 + received) from None
+        raise
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

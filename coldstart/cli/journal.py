@@ -1,7 +1,7 @@
 """``coldstart journal``: what workers have written down of their cold starts, one thing a line.
 
 Decides what is shown: everything, or one worker's, or the last so many; with ``--follow`` what comes, too, over a store
-that may vanish. Workers write some seconds later than things happen, so a line that comes late may belong further up.
+that may vanish. In which order that is printed is ``journal_order.py``'s matter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import time
 
 import anyio
 
+from coldstart.cli.journal_order import InOrder
 from coldstart.cli.journal_words import Item, items
-from coldstart.cli.looking import Look, looker
+from coldstart.cli.looking import Look, Looker, looker
 from coldstart.cli.output import emit, note, say, visible
 from coldstart.errors import BusError, ConfigError
 
@@ -24,15 +25,26 @@ def run(redis: str | None, worker: str, last: int, *, follow: bool, json: bool) 
 
 
 async def _read(redis: str | None, worker: str, last: int, follow: bool, json: bool) -> None:
-    told: set[tuple[str, str, int]] = set()
-    lost = False
     async with looker(redis) as looks:
+        if follow:
+            await _follow(looks, worker, last, json)
+            return
+        look = await looks.look()
+        found = _wanted(look, worker)
+        for item in found[-last:]:  # all of them, where ``last`` is 0
+            _print(item, json)
+        _nothing(look, worker, any_told=bool(found), json=json)
+
+
+async def _follow(looks: Looker, worker: str, last: int, json: bool) -> None:
+    """Print what is there, and what comes, until cancelled; what is held back then is printed, too."""
+    order, begun, lost = InOrder(), False, False
+    found: list[Item] = []
+    try:
         while True:
             try:
-                look = await looks.look()
+                found = _wanted(await looks.look(), worker)
             except BusError as error:
-                if not follow:
-                    raise
                 if not lost:
                     note(f"the store is lost, and waited for: {error.what}")
                 lost = True
@@ -40,15 +52,19 @@ async def _read(redis: str | None, worker: str, last: int, follow: bool, json: b
                 if lost:
                     note("the store is back")
                 lost = False
-                found = _wanted(look, worker)
-                for item in found[-last:] if last and not told else found:
-                    if item.key not in told:
-                        emit(item) if json else say(_line(item))
-                told.update(item.key for item in found)
-                if not follow:
-                    _nothing(look, worker, any_told=bool(found), json=json)
-                    return
+            now = anyio.current_time()
+            told = order.take(found, now) if begun or lost else order.begin(found, now, last)
+            begun = begun or not lost
+            for each in told:
+                _print(each, json)
             await anyio.sleep(EVERY_SECONDS)
+    finally:
+        for each in order.rest():
+            _print(each, json)
+
+
+def _print(item: Item, json: bool) -> None:
+    emit(item) if json else say(_line(item))
 
 
 def _wanted(look: Look, worker: str) -> list[Item]:
@@ -68,4 +84,5 @@ def _nothing(look: Look, worker: str, *, any_told: bool, json: bool) -> None:
 
 def _line(item: Item) -> str:
     moment = time.strftime("%m-%d %H:%M:%S", time.localtime(item.at)) + f"{item.at % 1:.3f}"[1:]
-    return f"{moment}  {item.worker}  {item.kind}  {item.words}".rstrip()
+    said = f"{moment}  {item.worker}  {item.kind}  {item.words}".rstrip()
+    return f"{said}  (came late)" if item.late else said

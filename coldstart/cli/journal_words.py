@@ -20,6 +20,7 @@ class Item(msgspec.Struct, frozen=True):
     """Something that happened ``at`` a moment (seconds of the epoch, on the store's clock) in one cold start.
 
     It is the ``number``-th of its ``kind`` there: that stays so, while moments and words may be known better later.
+    ``late``: something that happened after it has been shown before it.
     """
 
     at: float
@@ -29,6 +30,7 @@ class Item(msgspec.Struct, frozen=True):
     kind: str
     words: str
     number: int = 0
+    late: bool = False
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -19,6 +19,7 @@ from coldstart.errors import ConfigError, PluginUnavailable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
+    from prometheus_client import CollectorRegistry
 
 END_SECONDS = 3.0
 """What the last export may take: a command should end soon."""
@@ -79,10 +80,22 @@ def _exporter() -> MetricExporter:
 def _served(host: str, port: int, stack: ExitStack) -> MetricReader:
     """A reader that answers whoever asks at ``port``, until ``stack`` ends."""
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
+    show(registry, host, port, stack)
+    return reader
+
+
+def show(registry: CollectorRegistry, host: str, port: int, stack: ExitStack) -> int:
+    """Answer whoever asks at ``port`` (0: one that is free) with what is in ``registry``; returns the port.
+
+    Raises:
+        ConfigError: the port cannot be opened.
+    """
+    from prometheus_client import start_http_server
+
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
@@ -93,4 +106,4 @@ def _served(host: str, port: int, stack: ExitStack) -> MetricReader:
     ends: Sequence[Callable[[], None]] = (thread.join, server.server_close, server.shutdown)
     for end in ends:
         stack.callback(end)
-    return reader
+    return server.server_port

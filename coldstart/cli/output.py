@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 STDOUT = Console(highlight=False, soft_wrap=True, emoji=False)
 STDERR = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+for _console in (STDOUT, STDERR):
+    if _console.width < 1:  # COLUMNS=0, as of a terminal that does not know its size: nothing at all would be printed
+        _console.width = 80
 
 
 class Stream(io.TextIOBase):
@@ -99,6 +102,11 @@ def guard() -> None:
         sys.stderr = cast(TextIO, Stream(sys.stderr, 2))
     if not isinstance(sys.stdout, Stream):
         sys.stdout = cast(TextIO, Stream(sys.stdout, 1))
+
+
+def redraws(console: Console) -> bool:
+    """Whether what was printed can be drawn over: on a terminal, unless it is a dumb one."""
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def is_lost() -> bool:
@@ -193,7 +201,7 @@ class Ticker:
         self._phase = self._reason = ""
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        if STDERR.is_terminal:
+        if redraws(STDERR):
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),

@@ -37,7 +37,7 @@ def run(redis: str | None, out: str, last: str) -> None:
     if out == "-":
         sys.stdout.write(text)
         return
-    _write(Path(out), text)
+    write(out, text)
     say(f"{out}: {len(starts)} cold start{'' if len(starts) == 1 else 's'}, {size(len(text.encode()))}")
     if chronicle.unreadable:
         note(f"{chronicle.unreadable} entries of the journal cannot be read by this version")
@@ -51,14 +51,33 @@ def length(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _write(path: Path, text: str) -> None:
-    """At once or not at all: whoever looks at the old page meanwhile sees all of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def write(out: str, text: str) -> None:
+    """At once or not at all: whoever looks at the old page meanwhile sees all of it.
+
+    Devices and pipes are written to and stay what they are; behind a link, what it leads to is replaced.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    if not out:
+        raise ConfigError("--out names no file", advice="give one, or '-' for stdout")
+    path = Path(out)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path.resolve(), text)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a NUL
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError(f"{out} cannot be written: {reason}", advice="give another --out") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{os.getpid()}.part")
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             beside.unlink()
-        what = f"{path} cannot be written: {error.strerror or error}"
-        raise ConfigError(what, advice="give another --out") from error
+        raise

@@ -76,7 +76,7 @@ def cores() -> int:
 @contextmanager
 def _progress(seeds: int) -> Iterator[Callable[[Tally], None]]:
     """A bar on a terminal, which says what is found; nothing in a pipe."""
-    if not output.STDERR.is_terminal:
+    if not output.redraws(output.STDERR):
         yield lambda tally: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,7 +1,8 @@
 """``coldstart watch``: a fleet as it is now, and now.
 
-Decides when is looked and where the picture goes: in place on a terminal, one after the other in a pipe whenever
-something has changed, one JSON value a line with ``--json``. A store that vanishes is said, and waited for.
+Decides when is looked and where the picture goes: in place on a terminal; one after the other, whenever something has
+changed, in a pipe and on a terminal that cannot redraw; one JSON value a line with ``--json``. A store that vanishes
+is said, and waited for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from msgspec.structs import replace
 from rich.live import Live
 from rich.text import Text
 
+from coldstart.cli.interruption import terminations_unwind
 from coldstart.cli.looking import looker
-from coldstart.cli.output import STDOUT, emit, note, say, seconds, visible
+from coldstart.cli.output import STDOUT, emit, note, redraws, say, seconds, visible
 from coldstart.cli.watch_words import Said, lines
 from coldstart.cli.watching import Picture, picture
 from coldstart.errors import BusError
@@ -32,7 +34,8 @@ class Lost(msgspec.Struct, frozen=True):
 
 def run(redis: str | None, every: float, *, once: bool, json: bool) -> None:
     """The command; raises ConfigError, and with ``once`` BusError, for ``main`` to print."""
-    anyio.run(_watch, redis, every, once, json)
+    with terminations_unwind():
+        anyio.run(_watch, redis, every, once, json)
 
 
 async def _watch(redis: str | None, every: float, once: bool, json: bool) -> None:
@@ -70,7 +73,7 @@ class _Show(Protocol):
 def _show(once: bool, json: bool) -> Iterator[_Show]:
     if json:
         yield _Json()
-    elif once or not STDOUT.is_terminal:
+    elif once or not redraws(STDOUT):
         yield _Plain()
     else:
         with Live(console=STDOUT, auto_refresh=False, vertical_overflow="crop") as live:

@@ -19,6 +19,7 @@ NONE = "none"
 """Instead of a path: no file is read."""
 
 MAX_BYTES = 1 << 20
+_MAKE = f"make it, or say {NONE!r} for none"
 _ADVICE = "correct it, or name another one in COLDSTART_CONFIG"
 
 
@@ -44,12 +45,9 @@ def find(named: str | Path, *, standard: bool) -> File | None:
     if str(named) == NONE:
         return None
     if str(named):
-        path = places.expanded(str(named))
-        if not path.exists():
-            raise ConfigError(f"there is no file of settings {path}", advice=f"make it, or say {NONE!r} for none")
-        return read(path)
+        return read(places.expanded(str(named)))
     for path in places.files() if standard else ():
-        if path.is_file():
+        if places.is_file(path):
             return read(path)
     return None
 
@@ -63,6 +61,8 @@ def read(path: Path) -> File:
             raise ConfigError(f"the file of settings {path} has more than {MAX_BYTES} bytes", advice=_ADVICE)
         text = data.decode()
         values = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file of settings {path}", advice=_MAKE) from error
     except OSError as error:
         raise ConfigError(f"the file of settings {path} cannot be read: {error.strerror}", advice=_ADVICE) from error
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ create any of them. ``files.py`` reads the settings; who writes to the others ma
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -27,11 +28,19 @@ def cache() -> Path | None:
 
 
 def runtime() -> Path:
-    """The embedded Valkey's directory: one per user, on a path short enough for a socket."""
+    """The embedded Valkey's directory: one per user, on a path short enough for a socket.
+
+    A runtime directory of somebody else, which ``sudo`` and ``su`` may leave in the environment, is not taken.
+    """
     chosen = os.environ.get("XDG_RUNTIME_DIR", "")
-    if chosen and Path(chosen).is_dir():
+    if chosen and _is_own_directory(Path(chosen)):
         return Path(chosen) / "coldstart"
     return Path(tempfile.gettempdir()) / f"coldstart-{os.getuid()}"
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there, as far as this user can see: the home may be another user's, as in many containers."""
+    return os.path.isfile(path)  # Path.is_file raises where a directory may not be searched
 
 
 def expanded(path: str) -> Path:
@@ -40,6 +49,14 @@ def expanded(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _home(variable: str, below: str) -> Path | None:

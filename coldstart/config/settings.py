@@ -52,8 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: Annotated[
         str,
         text(
-            "File of the fleet's keys (`coldstart keys new`), read again when it changes: every message is then "
-            "authenticated, and workers without the keys exchange nothing with this one. Empty: nothing is "
+            "File of the fleet's keys (`coldstart keys new`), read again when it changes: every message and connection "
+            "is then authenticated, and workers without the keys exchange nothing with this one. Empty: nothing is "
             "authenticated.",
             "Many stores and networks can be reached by the fleet alone.",
         ),

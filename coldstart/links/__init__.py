@@ -5,7 +5,7 @@ The design, and who may know what:
 ``rates.py`` (pure) says what a rate is, which of two counts, in what order transports are asked for,
 and when a transfer falls short. ``meter.py`` measures one pull. ``memory.py`` is what one worker knows of the hosts
 around it; ``files.py`` keeps that for the next process. ``joining.py`` meters each pull and tells memory,
-``claiming.py`` asks memory what to tell a source, ``report.py`` and ``telemetry`` say what came of it.
+``claiming.py`` asks memory what to tell a source, ``recorder.py`` and ``telemetry`` say what came of it.
 ``mounts.py`` tells one storage from another: its rate is kept in the same way, for ``coldstart.estimate``.
 A transport knows nothing of all this, and a source measures nothing.
 

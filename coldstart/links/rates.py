@@ -1,7 +1,7 @@
 """What a link rate is, which of two counts, what is asked for first, and what is too slow.
 
 Pure arithmetic on facts that others measured (``meter.py``) or remembered (``memory.py``). It must not know
-clocks, files or transports. ``report.py`` shows the results.
+clocks, files or transports. ``recorder.py`` puts the results into the report.
 
 Rates are in bytes per second, ages and moments in seconds; GB/s are 10^9 bytes per second.
 """

@@ -312,7 +312,9 @@ def leaving(journey: Journey, source: Advert, reason: str) -> Journey:
 
 
 def load(journey: Journey, *, leading: bool) -> Move:
-    """Read from storage what is still missing."""
+    """Read from storage what is still missing; where it can only be loaded whole, that is written over what is here."""
+    if not journey.partial:
+        journey = journey.keeping(Chunks())
     journey, votes = saying.storage(journey, "elected to read storage" if leading else "reads storage")
     journey = replace(journey, attempt=journey.attempt + 1)
     return Loading(journey, leading, stated=journey.verified), (

@@ -134,12 +134,6 @@ class Journey(msgspec.Struct, frozen=True):
         left = tuple((origin, had) for origin, had in origins if had)
         return msgspec.structs.replace(self, verified=Chunks(self.verified.bits & chunks.bits), origins=left)
 
-    def without_origin(self, origin: str) -> Journey:
-        """The journey with everything from ``origin`` missing again."""
-        origins = dict(self.origins)
-        lost = origins.pop(origin, Chunks())
-        return msgspec.structs.replace(self, verified=self.verified - lost, origins=tuple(origins.items()))
-
 
 class State(msgspec.Struct, frozen=True, tag=True):
     """Base of all states of the joiner."""

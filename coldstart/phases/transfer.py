@@ -154,6 +154,9 @@ def expired(state: Transferring, event: Expired, at: float) -> Move:
         if moves.tolerance(state) > LITTLE:
             return state, (moves.watch(state) if state.idle else Arm(Timer.STALL, min(left, moves.tolerance(state))),)
     why = "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at)
+    idle = not (state.pulling or (state.second is not None and state.second.pulling))
+    if idle and not state.journey.root and state.journey.tries < limits.sources:
+        return _back_in_line(state, why, at)
     return _leave(state, why, at)
 
 
@@ -272,6 +275,19 @@ def _leave(state: Transferring, reason: str, at: float) -> Move:
         return moves.abandon(state, reason)
     left, effects = moves.leave_source(moves.lose(state, at), state.source, reason, at)
     return left, (Disarm(Timer.STALL), *moves.end_second(state.second, reason), *effects)
+
+
+def _back_in_line(state: Transferring, reason: str, at: float) -> Move:
+    """It has given all that it had, and waits itself for whoever reads storage: that one has failed.
+
+    It is no worse than we are, and may be the next to read: to exclude it would be to read beside it.
+    """
+    journey = moves.detour(moves.lose(state, at), f"{state.source.worker}: {reason}")
+    journey = replace(journey, failed=())
+    after, effects = moves.seek(journey, at)
+    release = Release(journey.attempt, state.source.worker, reason)
+    shared = moves.share(journey, journey.verified)
+    return after, (Disarm(Timer.STALL), *moves.end_second(state.second, reason), release, *shared, *effects)
 
 
 def _too_slow(pace: Pace, at: float) -> str:

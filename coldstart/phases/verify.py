@@ -1,15 +1,15 @@
 """VERIFY: every chunk is right; is the whole?
 
-Decides what stands between complete bytes and serving: truth published without conflict, the
-source's weights unchanged while they were read, the builder's self-check. What comes after is
-in ``serve.py``.
+Decides what stands between complete bytes and serving: truth published without conflict, and the
+builder's self-check. A source whose weights have changed since is told of, and is no reason to read
+again what is proven. What comes after is in ``serve.py``.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Disarm, Effect, EndSharing, Release
+from coldstart.effects import Effect, Release
 from coldstart.events import (
     CheckFailed,
     CheckPassed,
@@ -42,13 +42,8 @@ def truth_conflicted(state: Publishing, event: TruthConflicted, at: float) -> Mo
 
 
 def source_changed(state: Checking, event: SourceChanged, at: float) -> Move:
-    """What we read may be a mixture of two weights: nothing of it is kept, or lent meanwhile."""
-    journey = state.journey.without_origin(event.source)
-    if state.source is None or journey.complete:
-        after, effects = moves.load(moves.detour(journey, event.reason), leading=False)
-    else:
-        after, effects = moves.leave_source(journey, state.source, event.reason, at)
-    return after, (Disarm(Timer.CHECK), EndSharing(), *effects)
+    """What it holds now is none of ours: each chunk of what it held equals the truth, in our own memory."""
+    return moves.check(moves.detour(state.journey, f"{event.source}: {event.reason}"), None)
 
 
 def check_passed(state: Checking, event: CheckPassed, at: float) -> Move:

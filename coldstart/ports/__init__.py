@@ -1,8 +1,8 @@
 """The interfaces between the runner and everything that touches the world.
 
-Plugins implement these. Together with ``coldstart.layout``, ``coldstart.errors`` and ``coldstart.driver`` this
-package is the plugin API; :data:`API` is its number. Skeleton builders may also build on
-``coldstart.skeletons.module``, ``.adoption`` and ``.stored``, which count with it.
+Plugins implement these. Together with ``coldstart.layout``, ``coldstart.errors``, ``coldstart.driver``,
+``coldstart.channels`` and ``coldstart.admission`` this package is the plugin API; :data:`API` is its number. Skeleton
+builders may also build on ``coldstart.skeletons.module``, ``.adoption`` and ``.stored``, which count with it.
 
 It holds Protocols and the frozen values that cross them, no behaviour, one module for each thing that is behind an
 interface; everything is imported from here. It must not know any implementation; ``registry.py`` finds those.
@@ -38,6 +38,7 @@ from coldstart.ports.digests import BatchDigester as BatchDigester
 from coldstart.ports.digests import Digester as Digester
 from coldstart.ports.memory import Memory as Memory
 from coldstart.ports.memory import Region as Region
+from coldstart.ports.memory import Settling as Settling
 from coldstart.ports.shelves import Opened as Opened
 from coldstart.ports.shelves import Shelf as Shelf
 from coldstart.ports.signing import Signer as Signer
@@ -49,7 +50,10 @@ from coldstart.ports.skeletons import Probing as Probing
 from coldstart.ports.skeletons import Receiving as Receiving
 from coldstart.ports.skeletons import Skeleton as Skeleton
 from coldstart.ports.skeletons import SkeletonFactory as SkeletonFactory
+from coldstart.ports.skeletons import StoredAs as StoredAs
+from coldstart.ports.skeletons import StoredRange as StoredRange
 from coldstart.ports.skeletons import StoredTensor as StoredTensor
+from coldstart.ports.skeletons import Widened as Widened
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Counting as Counting

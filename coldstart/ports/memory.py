@@ -55,3 +55,12 @@ class Memory(Protocol):
         For device memory the views are pinned staging, copied and synchronised on exit.
         """
         ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """What a memory may offer beside :class:`Memory`: to know what its host is still doing to it."""
+
+    def settle(self) -> None:
+        """Return when what was queued on the device's default stream before this call is done. Blocks; any thread."""
+        ...

@@ -19,3 +19,14 @@ class Signer(Protocol):
     def proves(self, key: str, mac: bytes, domain: str, *words: bytes) -> bool:
         """Whether a holder of the key, which must be one that is known here, has signed these words. Any thread."""
         ...
+
+    def derive(self, key: str, domain: str, *words: bytes) -> bytes | None:
+        """32 bytes that only holders of the key can make of these words, to authenticate a session with.
+
+        They tell nothing of the key, nor of what it has signed. None: the key is not known here. Any thread.
+        """
+        ...
+
+    def unproven(self, domain: str) -> None:
+        """Note that somebody has come without any proof where one was wanted. Any thread."""
+        ...

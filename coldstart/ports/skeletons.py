@@ -37,6 +37,24 @@ class StoredTensor(msgspec.Struct, frozen=True):
     nbytes: int
 
 
+class StoredRange(msgspec.Struct, frozen=True):
+    """``length`` bytes of the stored tensor that a checkpoint calls ``tensor``, from its byte ``offset`` on."""
+
+    tensor: str
+    offset: int
+    length: int
+
+
+class Widened(msgspec.Struct, frozen=True):
+    """The stored tensor that a checkpoint calls ``tensor``, in bfloat16 there and in float32 here: the same numbers."""
+
+    tensor: str
+
+
+StoredAs = str | Widened | tuple[StoredRange, ...]
+"""Where a checkpoint has one tensor: under a name; or, of one that is made of others, in ranges of them, in order."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint directory (or single file) whose headers have been read and checked.
 
@@ -106,10 +124,11 @@ class Skeleton(Protocol, Generic[ModuleT]):
         """Problems that the digest cannot see (a tensor left on meta, a broken tie); empty is good."""
         ...
 
-    def stored_names(self, module: ModuleT, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        """Carried name to checkpoint name where the checkpoint maps one to one, else None.
+    def stored_names(self, module: ModuleT, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
+        """Where the checkpoint has each carried tensor, if it has all of them byte for byte; else None.
 
-        Carried names that are aliases of a mapped one may be left out.
+        That is a name of the checkpoint's, or ranges of its tensors. Carried names that are aliases of a mapped one
+        may be left out.
         """
         ...
 

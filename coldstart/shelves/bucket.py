@@ -3,16 +3,17 @@
 The only module that knows obstore. Where the store is and whose credentials are used is told by the environment, as
 the stores' own tools have it (docs/object-stores.md). Requests that fail are repeated with backoff by obstore, and a
 body that breaks off is asked for from there on, both while ``ShelfSettings.retry_seconds`` allow. It must not know
-checkpoints; who asks is in ``objects.py``, and in ``coldstart.transports.objects``.
+checkpoints; who asks is in ``asking.py``, for threads, and in ``coldstart.transports.objects``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+import anyio
 import msgspec
 import obstore
 from obstore import exceptions
@@ -33,6 +34,8 @@ _REQUEST_SECONDS: Final = 600.0
 _RETRIES: Final = 10
 _LISTINGS: Final = 4
 """A listing that breaks off is made anew: of all requests that is the one which obstore does not repeat."""
+_PAUSE: Final = 0.1
+"""Seconds before the second listing; before each one after it twice as long."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -49,13 +52,13 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """One bucket; connections are kept until :meth:`close`. Calls may come from any thread.
+    """One bucket; connections are kept until :meth:`close`. A cancelled request is dropped, with its connection.
 
     Raises CheckpointError for whatever is refused.
     """
 
     def __init__(self, url: StoreUrl, settings: ShelfSettings) -> None:
-        self._url = url
+        self._url, self._patience = url, settings.retry_seconds
         client: ClientConfig = {
             "allow_http": settings.allow_http,
             "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
@@ -73,48 +76,53 @@ class Bucket:
         """Close all connections; nothing can be asked for any more."""
         del self._store
 
-    def list(self, most: int) -> Sequence[Stored]:
+    async def list(self, most: int) -> Sequence[Stored]:
         """What is below the URL's key, sorted; one more than ``most`` if there are more."""
         with self._told():
             for left in reversed(range(_LISTINGS)):
                 try:
-                    return self._list(most)
+                    return await self._list(most)
                 except exceptions.GenericError as error:
                     if not left or "response body" not in str(error):
                         raise
+                await anyio.sleep(min(_PAUSE * 2 ** (_LISTINGS - 1 - left), self._patience / _LISTINGS))
         raise AssertionError("the last listing returns or raises")
 
-    def _list(self, most: int) -> Sequence[Stored]:
+    async def _list(self, most: int) -> Sequence[Stored]:
         found: list[Stored] = []
-        for some in obstore.list(self._store, self._url.key or None):
+        async for some in obstore.list(self._store, self._url.key or None):
             found.extend(_stored(meta) for meta in some)
             if len(found) > most:
                 break
         return sorted(found, key=lambda each: each.key)[: most + 1]
 
-    def stat(self, key: str) -> Stored | None:
+    async def stat(self, key: str) -> Stored | None:
         """What there is under ``key``; None if nothing."""
         with self._told(key):
             try:
-                return _stored(obstore.head(self._store, key))
+                return _stored(await obstore.head_async(self._store, key))
             except FileNotFoundError:
                 return None
 
-    def read(self, stored: Stored, offset: int, length: int) -> memoryview:
-        """``length`` bytes from ``offset`` on, of the object as it was; blocks."""
-        with self._told(stored.key):
-            answer = obstore.get(self._store, stored.key, options=_options(stored, offset, length))
-            self._check(answer.meta, stored)
-            data = answer.bytes()
-        return self._complete(memoryview(data), stored, length)
-
     async def fetch(self, stored: Stored, offset: int, length: int) -> memoryview:
-        """As :meth:`read`; when it is cancelled the request is dropped, with its connection."""
+        """``length`` bytes from ``offset`` on, of the object as it was."""
         with self._told(stored.key):
             answer = await obstore.get_async(self._store, stored.key, options=_options(stored, offset, length))
             self._check(answer.meta, stored)
             data = await answer.bytes_async()
         return self._complete(memoryview(data), stored, length)
+
+    async def stream(self, stored: Stored, offset: int, length: int, least: int) -> AsyncGenerator[memoryview]:
+        """As :meth:`fetch`, in pieces of at least ``least`` bytes as they arrive, but for the last one."""
+        came = 0
+        with self._told(stored.key):
+            answer = await obstore.get_async(self._store, stored.key, options=_options(stored, offset, length))
+            self._check(answer.meta, stored)
+            async for piece in answer.stream(min_chunk_size=least):
+                came += len(piece)
+                yield memoryview(piece)
+        if came != length:
+            raise self._short(stored, came, length)
 
     def _check(self, meta: ObjectMeta, stored: Stored) -> None:
         """Not every store heeds If-Match."""
@@ -124,9 +132,11 @@ class Bucket:
 
     def _complete(self, data: memoryview, stored: Stored, length: int) -> memoryview:
         if len(data) != length:
-            what = f"{self._url.home}/{stored.key} gave {len(data)} bytes of {length}"
-            raise CheckpointError(what, advice=BESIDE)
+            raise self._short(stored, len(data), length)
         return data
+
+    def _short(self, stored: Stored, came: int, length: int) -> CheckpointError:
+        return CheckpointError(f"{self._url.home}/{stored.key} gave {came} bytes of {length}", advice=BESIDE)
 
     @contextmanager
     def _told(self, key: str = "") -> Iterator[None]:

@@ -20,7 +20,8 @@ from typing import Final
 
 from coldstart.errors import CheckpointError
 from coldstart.selection import is_weights
-from coldstart.shelves.bucket import Bucket, Stored
+from coldstart.shelves.asking import Asking
+from coldstart.shelves.bucket import Stored
 from coldstart.shelves.location import StoreUrl
 
 SMALL_BYTES: Final = 64 * 1024 * 1024
@@ -53,7 +54,7 @@ def place_of(directory: Path | None, url: StoreUrl, listed: Mapping[str, Stored]
     return home / url.name
 
 
-def bring(bucket: Bucket, listed: Mapping[str, Stored], root: Path) -> None:
+def bring(store: Asking, listed: Mapping[str, Stored], root: Path) -> None:
     """Fetch the small files of ``listed`` that are not below ``root`` yet."""
     directories = {name[:at] for name in listed for at, letter in enumerate(name) if letter == "/"}
     wanted = {
@@ -62,7 +63,7 @@ def bring(bucket: Bucket, listed: Mapping[str, Stored], root: Path) -> None:
         if is_small(name, stored) and name not in directories and not _is_here(root / name, stored)
     }
     with ThreadPoolExecutor(_READERS, thread_name_prefix="coldstart-mirror") as pool:
-        for _ in pool.map(partial(_fetch, bucket), wanted.keys(), wanted.values()):
+        for _ in pool.map(partial(_fetch, store), wanted.keys(), wanted.values()):
             pass
 
 
@@ -79,9 +80,9 @@ def _is_here(path: Path, stored: Stored) -> bool:
         return False
 
 
-def _fetch(bucket: Bucket, path: Path, stored: Stored) -> None:
+def _fetch(store: Asking, path: Path, stored: Stored) -> None:
     """Whole or not at all, whatever happens meanwhile."""
-    data = bucket.read(stored, 0, stored.size) if stored.size else b""
+    data = store.read(stored, 0, stored.size) if stored.size else b""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{secrets.token_hex(8)}")

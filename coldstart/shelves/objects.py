@@ -8,14 +8,16 @@ overwritten since is refused, never mixed. It must not know obstore (``bucket.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from anyio.from_thread import BlockingPortal
 
 from coldstart.errors import CheckpointError
 from coldstart.ports.shelves import Opened
+from coldstart.shelves.asking import Asking
 from coldstart.shelves.bucket import Bucket, Stored
 from coldstart.shelves.directory import DIRECTORY
 from coldstart.shelves.location import ShelfSettings, StoreUrl, is_plain
@@ -39,14 +41,21 @@ class Prefix(msgspec.Struct, frozen=True):
 
 
 class Objects:
-    """See :class:`coldstart.ports.Shelf`. Making one lists the prefix and brings its small files to ``root``."""
+    """See :class:`coldstart.ports.Shelf`. Making one lists the prefix and brings its small files to ``root``.
 
-    def __init__(self, url: StoreUrl, settings: ShelfSettings) -> None:
+    Its requests are made on the loop of ``portal``, and end with it.
+    """
+
+    def __init__(self, url: StoreUrl, settings: ShelfSettings, portal: BlockingPortal) -> None:
         self._bucket = Bucket(url, settings)
-        listed = _listed(self._bucket, url)
-        root = place_of(settings.mirrors, url, listed)
-        if "" not in listed:
-            bring(self._bucket, listed, root)
+        self._store = Asking(self._bucket, portal)
+        with ExitStack() as refused:
+            refused.callback(self._bucket.close)
+            listed = _listed(self._store, url)
+            root = place_of(settings.mirrors, url, listed)
+            if "" not in listed:
+                bring(self._store, listed, root)
+            refused.pop_all()
         self._objects = {root / name if name else root: stored for name, stored in listed.items()}
         self._local = frozenset(root / name for name, stored in listed.items() if name and is_small(name, stored))
         self._children = _children(root, self._objects)
@@ -84,32 +93,32 @@ class Objects:
                 yield opened
             return
         listed = self._objects[file]
-        found = self._bucket.stat(listed.key)
+        found = self._store.stat(listed.key)
         if found is None or found.size != listed.size:
             raise CheckpointError(f"{self.shown(file)} changed while it was looked at", advice="wait for the upload")
         self._objects[file] = found
-        yield _Object(self._bucket, found)
+        yield _Object(self._store, found)
 
 
 class _Object:
     modified = 0
 
-    def __init__(self, bucket: Bucket, stored: Stored) -> None:
-        self._bucket, self._stored = bucket, stored
+    def __init__(self, store: Asking, stored: Stored) -> None:
+        self._store, self._stored = store, stored
         self.size, self.checksum = stored.size, stored.mark
 
     def read(self, offset: int, length: int) -> bytes:
         length = min(length, self.size - offset)
-        return bytes(self._bucket.read(self._stored, offset, length)) if length > 0 else b""
+        return bytes(self._store.read(self._stored, offset, length)) if length > 0 else b""
 
 
-def _listed(bucket: Bucket, url: StoreUrl) -> Mapping[str, Stored]:
+def _listed(store: Asking, url: StoreUrl) -> Mapping[str, Stored]:
     """The checkpoint's objects by their names below ``url``; of a single file, that under the empty name."""
     if url.key.endswith(".safetensors"):
-        single = bucket.stat(url.key)
+        single = store.stat(url.key)
         if single is not None:
             return {"": single}
-    found = bucket.list(MAX_OBJECTS)
+    found = store.list(MAX_OBJECTS)
     if len(found) > MAX_OBJECTS:
         raise CheckpointError(f"more than {MAX_OBJECTS} objects below {url}", advice="name the checkpoint's own prefix")
     start = len(url.key) + 1 if url.key else 0

@@ -1,17 +1,22 @@
 """Goes to where a checkpoint is, and reads its headers.
 
-Decides which shelf is used; stores are imported only when one is named. Blocks. What was found is read by
+Decides which shelf is used; stores are imported only when one is named. Blocks, but a caller that is cancelled is not
+waited for by a request to a store: these are made on his own loop, and end with his task. What was found is read by
 ``coldstart.transports``.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import anyio
+import anyio.to_thread
 import msgspec
+from anyio import from_thread
 
 from coldstart.checkpoint import read_checkpoint
 from coldstart.errors import PluginUnavailable
@@ -41,12 +46,34 @@ def find(checkpoint: str | Path, settings: ShelfSettings) -> Found:
     where = located(checkpoint)
     if isinstance(where, Path):
         return Found(read_checkpoint(where), where.resolve().name)
-    with closing(_objects(where, settings)) as shelf:
-        found = msgspec.structs.replace(read_checkpoint(shelf.root, shelf), origin=str(where))
-        return Found(found, where.name, shelf.prefix)
+    try:
+        from_thread.check_cancelled()
+    except RuntimeError:  # not a thread that anyio has started: a command's, which has no loop
+        return anyio.run(_find, where, settings)
+    return from_thread.run(_find, where, settings)
 
 
-def _objects(url: StoreUrl, settings: ShelfSettings) -> Objects:
+async def _find(url: StoreUrl, settings: ShelfSettings) -> Found:
+    """The parser of headers blocks, and so has a thread; what that waits for is ours, and is cancelled with us."""
+    found, failed = list[Found](), list[Exception]()
+    async with from_thread.BlockingPortal() as portal:
+        read = partial(_read, url, settings, portal)
+        try:
+            found.append(await anyio.to_thread.run_sync(read, limiter=anyio.CapacityLimiter(1)))
+        except Exception as error:  # raised below, outside of the portal's tasks
+            failed.append(error)
+    if failed:
+        raise failed.pop()
+    return found[0]
+
+
+def _read(url: StoreUrl, settings: ShelfSettings, portal: from_thread.BlockingPortal) -> Found:
+    with closing(_objects(url, settings, portal)) as shelf:
+        found = msgspec.structs.replace(read_checkpoint(shelf.root, shelf), origin=str(url))
+        return Found(found, url.name, shelf.prefix)
+
+
+def _objects(url: StoreUrl, settings: ShelfSettings, portal: from_thread.BlockingPortal) -> Objects:
     try:
         objects = import_module("coldstart.shelves.objects")
     except ModuleNotFoundError as error:
@@ -56,4 +83,4 @@ def _objects(url: StoreUrl, settings: ShelfSettings) -> Objects:
             f"{url} is in an object store, and obstore is not installed",
             advice="pip install 'coldstart-weights[object-stores]'",
         ) from error
-    return cast("Objects", objects.Objects(url, settings))
+    return cast("Objects", objects.Objects(url, settings, portal))

@@ -369,8 +369,7 @@ def _why_whole(
 ) -> str:
     """Why storage cannot be read byte for byte, in words; empty if it can."""
     if placed is None and isinstance(skeleton, ModuleSkeleton):
-        names = skeleton.find_names(module, skeleton.carried(module), checkpoint)
-        placed = place(_layout(skeleton, module), names, checkpoint)
+        placed = place(_layout(skeleton, module), skeleton.find_stored(module, checkpoint), checkpoint)
         if isinstance(placed, Placement):
             return f"{skeleton.name} transforms weights as it loads them"
     match placed:

@@ -27,13 +27,13 @@ from coldstart.classification import Classification
 from coldstart.errors import ColdstartError, ConfigError, SkeletonError, in_a_line
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
-from coldstart.ports import Checkpoint
+from coldstart.ports import Checkpoint, StoredAs
 from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
-from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one
+from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one, used
 from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
@@ -313,9 +313,12 @@ class ModuleSkeleton(Generic[M]):
         """Carried name to checkpoint name, for those there are; libraries that rename override it."""
         return find_names(carried, checkpoint, self._prefix)
 
-    def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        carried = self.carried(module)
-        return one_to_one(carried, checkpoint, self.find_names(module, carried, checkpoint))
+    def find_stored(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        """Where the checkpoint has each carried tensor, byte for byte or not; libraries that merge some override it."""
+        return self.find_names(module, self.carried(module), checkpoint)
+
+    def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
+        return one_to_one(self.carried(module), checkpoint, self.find_stored(module, checkpoint))
 
     def lacking(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
         """In words, which carried tensors ``checkpoint`` has no value for, as far as names and shapes tell."""
@@ -324,8 +327,7 @@ class ModuleSkeleton(Generic[M]):
 
     def unused(self, module: M, checkpoint: Checkpoint) -> Sequence[str]:
         """The tensors of ``checkpoint`` that are none of the module's, where it maps one to one."""
-        used = self.find_names(module, self.carried(module), checkpoint).values()
-        return sorted(checkpoint.tensors.keys() - set(used))
+        return sorted(checkpoint.tensors.keys() - used(self.find_stored(module, checkpoint).values()))
 
     def load(self, module: M, checkpoint: Checkpoint) -> None:
         """Copy the checkpoint's tensors in place, converting them only if a dtype was asked for."""

@@ -16,8 +16,10 @@ from safetensors import safe_open
 
 from coldstart.errors import CheckpointError, SkeletonError
 from coldstart.layout import Layout
-from coldstart.ports import Checkpoint, StoredTensor
+from coldstart.ports import Checkpoint, StoredAs, StoredTensor
 from coldstart.skeletons.adoption import elements, layout_of
+from coldstart.transports.placement import Placement, place
+from coldstart.transports.placement import named as named
 
 _WRAPPERS = frozenset({"module", "_orig_mod"})
 
@@ -45,22 +47,15 @@ def find_names(names: Iterable[str], checkpoint: Checkpoint, prefix: str = "") -
 
 
 def one_to_one(
-    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, str]
-) -> Mapping[str, str] | None:
-    """``names`` if every storage of ``carried`` is exactly one stored tensor's bytes, else None."""
-    layout = layout_of(carried)
-    chosen: dict[int, str] = {}
-    for tensor in layout.tensors:
-        if tensor.storage < 0 or tensor.name not in names:
-            continue
-        stored = checkpoint.tensors[names[tensor.name]]
-        if chosen.setdefault(tensor.storage, stored.name) != stored.name:
-            return None
-        same = (tensor.dtype, tensor.shape) == (stored.dtype, stored.shape)
-        whole = tensor.offset == 0 and layout.storages[tensor.storage] == stored.nbytes
-        if not (same and whole and carried[tensor.name].is_contiguous()):
-            return None
-    return dict(names) if len(chosen) == len(layout.storages) else None
+    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, StoredAs]
+) -> Mapping[str, StoredAs] | None:
+    """``names`` if every storage of ``carried`` is exactly what they say is stored, byte for byte; else None."""
+    return names if isinstance(place(layout_of(carried), names, checkpoint), Placement) else None
+
+
+def used(stored: Iterable[StoredAs]) -> set[str]:
+    """The names of all stored tensors that something is read of."""
+    return {name for each in stored for name in named(each)}
 
 
 def fill(

@@ -9,6 +9,7 @@ you have made        subclass                                                   
 a transport          ``TransportContract``; ``PullContract`` without a source    ``transport_contract``
 one that grows       ``GrowingContract``, which includes the former              ``growing_contract``
 one that connects    ``ConnectingContract``, which includes the former           ``connecting_contract``
+one that uses keys   ``KeyedContract`` or ``AuthenticatedContract``              ``keyed_contract``
 a skeleton builder   ``SkeletonContract``                                        ``skeleton_contract``
 a digester           ``DigesterContract``                                        ``digester_contract``
 a bus                ``BusContract``                                             ``bus_contract``
@@ -20,6 +21,7 @@ What the suites are made of serves a plugin's other tests as well:
 - ``transfers``: grants, landings, ``payload`` to compare two memories, ``resources`` to find what is left open.
 - ``late_writes``: the transports' promise to be quiet once a cancelled pull has returned; ``Gated`` memory
   holds a writer in the act, ``Pulling`` cancels by anyio or by asyncio.
+- ``eavesdropping``: somebody on the path of a connection, who hears, cuts or changes it.
 - ``checkpoints``: the reader and the placement, for builders.
 
 To see a whole cold start go wrong, ``harness.fleet`` runs real state machines, runners and mail over fakes of

@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 from coldstart.bus.memory import MemoryBus, MemoryStore
 from coldstart.bus.sealed import SealedBus
 from coldstart.effects import Advertise
-from coldstart.errors import BusError
+from coldstart.errors import BusError, ConfigError
 from coldstart.events import AdvertFailed, Advertised
 from coldstart.group import Group
 from coldstart.identity import ModelVersion, Shard, lineage
@@ -36,7 +36,8 @@ from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.plan import Limits
 from coldstart.policies import Prefer
 from coldstart.ports import Bus, Claim, ClaimOutcome, Consensus, Digester, Landed, Memory, Transport
-from coldstart.report import Recorder, Report, failure
+from coldstart.recorder import Recorder
+from coldstart.report import Report, failure
 from coldstart.runner import Entry, Runner
 from coldstart.source import Source
 from coldstart.station import Worker
@@ -195,6 +196,8 @@ class Member:
     changed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
+    refused: str = ""
+    """Why its name was not left to it before it served."""
 
     @property
     def joiner(self) -> Runner[State]:
@@ -361,9 +364,12 @@ class Fleet:
 
     async def _run(self, member: Member) -> None:
         with member.scope:
-            async with anyio.create_task_group() as tasks:
-                for part in member.node.parts:
-                    tasks.start_soon(part)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for part in member.node.parts:
+                        tasks.start_soon(part)
+            except* ConfigError as errors:
+                member.refused = str(errors.exceptions[0])
         member.ended.set()
         member.changed.set()
 

@@ -29,6 +29,7 @@ from coldstart.ports import Checkpoint, Skeleton
 from coldstart.skeletons.adoption import adopt
 from coldstart.skeletons.assembly import Module
 from coldstart.transports.storage import Placement, place
+from coldstart.transports.widening import stored_length, widen
 
 
 class SkeletonContract:
@@ -145,11 +146,15 @@ def digests(arena: Arena) -> list[bytes]:
 
 def fill(arena: Arena, placement: Placement) -> None:
     """What the storage transport does, without its concurrency."""
-    for start, stored in zip(arena.layout.starts, placement.tensors, strict=True):
-        with stored.file.open("rb") as file, arena.writing(Span(start, stored.nbytes)) as views:
-            file.seek(stored.offset)
-            for view in views:
-                view[:] = file.read(view.nbytes)
+    for start, extents in zip(arena.layout.starts, placement.storages, strict=True):
+        for each in extents:
+            with each.file.open("rb") as file, arena.writing(Span(start + each.within, each.length)) as views:
+                file.seek(each.offset)
+                if each.widened:
+                    widen(bytearray(file.read(stored_length(0, each.length))), 0, views)
+                    continue
+                for view in views:
+                    view[:] = file.read(view.nbytes)
 
 
 def join(views: object) -> memoryview:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
-import numpy as np
 
 from coldstart.layout import Span
 from coldstart.ports import Landed, Memory
 from coldstart.shelves.bucket import Bucket
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
+from coldstart.transports.arriving import Arriving
 from coldstart.transports.placement import Placement
-from coldstart.transports.reads import READ_BYTES, Request, joined, selected
+from coldstart.transports.reads import READ_BYTES, Read, Request, joined, selected
 from coldstart.transports.threads import in_thread
 from coldstart.transports.unlent import Unlent, reads_for
+from coldstart.transports.widening import widen
+
+PIECE_BYTES: Final = 1 << 20
+"""Of a request, what lands at one time: whoever follows this worker, and its own clocks, must see that it goes on."""
 
 
 class ObjectTransport(Unlent):
@@ -40,7 +45,7 @@ class ObjectTransport(Unlent):
         Raises:
             CheckpointError: an object is gone, changed since its header was read, or cannot be read.
         """
-        reads = reads_for(spans, self._placement, into, landed, READ_BYTES)
+        reads = reads_for(spans, self._placement, into, landed, min(PIECE_BYTES, READ_BYTES))
         pull = _Pull(self._prefix, joined(reads, READ_BYTES), into, landed)
         await self._run(pull)
 
@@ -88,27 +93,31 @@ class _Pull:
     async def _bring(self, request: Request, file: CachedFile | None, bucket: Bucket) -> None:
         """One request: from the cache, or else from the store and then into the cache."""
         if file is not None and await self._is_cached(request, file):
-            self._tell(request)
+            self._tell(request.reads)
             return
-        stored = self._prefix.objects[request.file]
-        data = await bucket.fetch(stored, request.offset, request.length)
-        await in_thread(partial(self._copy, request, partial(_assign, data, request.offset)))
-        self._tell(request)
-        if file is not None:  # after it has landed: the disk may be slow
-            await in_thread(partial(file.write, request.offset, data))
+        stored, arriving = self._prefix.objects[request.file], Arriving(request)
+        async with aclosing(bucket.stream(stored, request.offset, request.length, PIECE_BYTES)) as pieces:
+            async for piece in pieces:
+                begins = arriving.end
+                at, whole = arriving.add(piece)
+                if whole:
+                    await in_thread(partial(self._copy, at, whole, arriving.take))
+                    self._tell(whole)
+                if file is not None:  # after it has landed: the disk may be slow
+                    await in_thread(partial(file.write, begins, piece))
 
     async def _is_cached(self, request: Request, file: CachedFile) -> bool:
         """Whether it came from the cache; one that cannot be read costs itself, not the start."""
         if not file.has(request.offset, request.offset + request.length):
             return False
         try:
-            await in_thread(partial(self._copy, request, file.read))
+            await in_thread(partial(self._copy, request.offset, request.reads, file.read))
         except OSError:
             return False
         return True
 
-    def _tell(self, request: Request) -> None:
-        for read in request.reads:
+    def _tell(self, reads: Iterable[Read]) -> None:
+        for read in reads:
             self._landed(read.landed)
 
     async def _cached(self, stack: ExitStack) -> Mapping[Path, CachedFile]:
@@ -125,17 +134,16 @@ class _Pull:
 
         return await in_thread(take)
 
-    def _copy(self, request: Request, fill: Callable[[int, memoryview], None]) -> None:
-        """Have ``fill`` bring the bytes of the file from an offset on, for each part of the target in turn."""
-        at = request.offset
-        for read in request.reads:
+    def _copy(self, at: int, reads: Iterable[Read], fill: Callable[[int, memoryview], None]) -> None:
+        """Have ``fill`` bring the bytes of the file from ``at`` on, for each part of the target in turn."""
+        for read in reads:
             with self._into.writing(read.target) as views:
+                if read.widened:
+                    stored = bytearray(read.length)
+                    fill(at, memoryview(stored))
+                    widen(stored, read.skipped, selected(views, read))
+                    at += read.length
+                    continue
                 for view in selected(views, read):
                     fill(at, view)
                     at += len(view)
-
-
-def _assign(data: memoryview, start: int, at: int, view: memoryview) -> None:
-    """By numpy, which lets other threads run meanwhile, as the assignment of views does not."""
-    part = data[at - start : at - start + len(view)]
-    np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))

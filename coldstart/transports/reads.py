@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from coldstart.layout import Piece, Span
-from coldstart.transports.placement import Placement
+from coldstart.transports.placement import FLOAT32, Placement
+from coldstart.transports.widening import stored_length
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """Bytes per read: what a cancelled pull still waits for."""
@@ -25,13 +26,14 @@ class Read(msgspec.Struct, frozen=True):
     """Consecutive bytes of a file into consecutive pieces of the stream, in one call.
 
     ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
-    together are exactly what was asked for.
+    together are exactly what was asked for. One that is ``widened`` (``widening.py``) has one piece.
     """
 
     file: Path
     offset: int
     pieces: tuple[Piece, ...]
     landed: Span
+    widened: bool = False
 
     @property
     def target(self) -> Span:
@@ -41,7 +43,13 @@ class Read(msgspec.Struct, frozen=True):
     @property
     def length(self) -> int:
         """Bytes of the file."""
-        return sum(piece.length for piece in self.pieces)
+        length = sum(piece.length for piece in self.pieces)
+        return stored_length(self.skipped, length) if self.widened else length
+
+    @property
+    def skipped(self) -> int:
+        """Bytes of the first number that are not wanted, where it is widened."""
+        return self.pieces[0].within % FLOAT32 if self.widened else 0
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -53,49 +61,63 @@ class Request(msgspec.Struct, frozen=True):
     reads: tuple[Read, ...]
 
 
+class _Part(msgspec.Struct, frozen=True):
+    """A piece of the stream that is consecutive in a file, from ``offset`` on."""
+
+    piece: Piece
+    file: Path
+    offset: int
+    widened: bool
+
+
 def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
     """The reads of one span, in stream order; their ``landed`` spans tile it."""
     groups = list(_grouped(pieces, placement, read_bytes))
-    starts = [span.offset, *(group[0].offset for group in groups[1:])]
+    starts = [span.offset, *(group[0].piece.offset for group in groups[1:])]
     ends = [*starts[1:], span.end]
     return [
         Read(
-            file=placement.tensors[group[0].storage].file,
-            offset=placement.tensors[group[0].storage].offset + group[0].within,
-            pieces=tuple(group),
+            file=group[0].file,
+            offset=group[0].offset,
+            pieces=tuple(part.piece for part in group),
             landed=Span(start, end - start),
+            widened=group[0].widened,
         )
         for group, start, end in zip(groups, starts, ends, strict=False)
     ]
 
 
-def _grouped(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[list[Piece]]:
-    """Pieces of one span that follow each other in one file; in the stream only padding is between them."""
-    group: list[Piece] = []
-    for piece in _cut(pieces, read_bytes):
-        if group and not _continues(group, piece, placement, read_bytes):
+def _grouped(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[list[_Part]]:
+    """Parts of one span that follow each other in one file; in the stream only padding is between them."""
+    group: list[_Part] = []
+    for part in _cut(pieces, placement, read_bytes):
+        if group and not _continues(group, part, read_bytes):
             yield group
             group = []
-        group.append(piece)
+        group.append(part)
     if group:
         yield group
 
 
-def _cut(pieces: Iterable[Piece], read_bytes: int) -> Iterator[Piece]:
+def _cut(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iterator[_Part]:
     for piece in pieces:
-        for at in range(0, piece.length, read_bytes):
-            length = min(read_bytes, piece.length - at)
-            yield Piece(piece.storage, piece.within + at, length, piece.offset + at)
+        for extent in placement.located(piece):
+            start = piece.offset + extent.within - piece.within
+            for at in range(0, extent.length, read_bytes):
+                length = min(read_bytes, extent.length - at)
+                part = Piece(piece.storage, extent.within + at, length, start + at)
+                (found,) = placement.located(part)
+                yield _Part(part, found.file, found.offset, found.widened)
 
 
-def _continues(group: Sequence[Piece], piece: Piece, placement: Placement, read_bytes: int) -> bool:
+def _continues(group: Sequence[_Part], part: _Part, read_bytes: int) -> bool:
     last = group[-1]
-    before, after = placement.tensors[last.storage], placement.tensors[piece.storage]
     return (
-        len(group) < _MAX_PIECES
-        and piece.offset + piece.length - group[0].offset <= read_bytes
-        and before.file == after.file
-        and before.offset + last.within + last.length == after.offset + piece.within
+        not (last.widened or part.widened)
+        and len(group) < _MAX_PIECES
+        and part.piece.offset + part.piece.length - group[0].piece.offset <= read_bytes
+        and last.file == part.file
+        and last.offset + last.piece.length == part.offset
     )
 
 

@@ -25,6 +25,7 @@ from coldstart.transports.reads import READ_BYTES, Read, selected
 from coldstart.transports.threads import in_thread, run_in_threads
 from coldstart.transports.unlent import Unlent, reads_for
 from coldstart.transports.views import advanced, batches
+from coldstart.transports.widening import widen
 
 __all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unmodified", "place"]
 
@@ -100,7 +101,7 @@ class _Pull:
         try:
             while (read := self._next()) is not None:
                 with self._into.writing(read.target) as views:
-                    opened[read.file].read(read.offset, selected(views, read))
+                    _bring(read, opened[read.file], selected(views, read))
                 self._landed(read.landed)
         except Exception as error:
             self.stop(error)
@@ -108,6 +109,15 @@ class _Pull:
     def _next(self) -> Read | None:
         with self._lock:
             return self._queue.popleft() if self._queue and not self._stopped else None
+
+
+def _bring(read: Read, file: _File, views: Iterable[memoryview]) -> None:
+    if not read.widened:
+        file.read(read.offset, views)
+        return
+    stored = bytearray(read.length)
+    file.read(read.offset, [memoryview(stored)])
+    widen(stored, read.skipped, views)
 
 
 class _File:

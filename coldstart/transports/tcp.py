@@ -6,7 +6,7 @@ waits and nobody else's threads are taken. Cancelling a pull shuts its sockets a
 its threads have: nothing writes after that. It must not know what is pulled or why (``plan.py``).
 
 Unencrypted, authenticated by a random secret in the ticket and, where the fleet has keys, by a proof of both
-sides (``tcp_proof.py``); meant for the cluster's own network.
+sides (``proofs.py``); meant for the cluster's own network.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ runs :meth:`Pull.run` in threads and calls :meth:`Pull.stop` to end them early.
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
@@ -19,7 +20,8 @@ from typing import Final
 from coldstart.errors import ColdstartError, TransportError
 from coldstart.layout import Span
 from coldstart.ports import Landed, Memory, Signer
-from coldstart.transports import tcp_proof, wire
+from coldstart.proofs import NUMBER_BYTES, PROOF_BYTES, Exchange
+from coldstart.transports import wire
 from coldstart.transports.tcp_kept import Kept
 from coldstart.transports.wire import Status, Ticket
 
@@ -177,13 +179,14 @@ class Pull:
 
     def _prove(self, sock: socket.socket, signer: Signer) -> None:
         """Prove that we have a key of the fleet, and have the source prove the same."""
-        number, until = tcp_proof.drawn(), time.monotonic() + self._io_seconds
+        number, until = secrets.token_bytes(NUMBER_BYTES), time.monotonic() + self._io_seconds
         sock.sendall(wire.keyed_hello(self.ticket, number))
         self._checked(wire.read_answer(sock), wire.NOWHERE)
-        numbers = tcp_proof.Numbers(self.ticket, number, wire.receive_by(sock, wire.NUMBER_BYTES, until))
-        sock.sendall(numbers.proof(signer, tcp_proof.JOINER))
+        theirs = wire.receive_by(sock, NUMBER_BYTES, until)
+        exchange = Exchange("tcp", self.ticket.key, self.ticket.secret, number, theirs)
+        sock.sendall(exchange.proof(signer, "joiner"))
         self._checked(wire.read_answer(sock), wire.NOWHERE)
-        if not numbers.proven(signer, tcp_proof.SOURCE, tcp_proof.read_proof(sock, until)):
+        if not exchange.proven(signer, "source", wire.receive_by(sock, PROOF_BYTES, until)):
             raise TransportError(
                 f"tcp source {self.ticket} does not prove that it has a key of the fleet", reason="refused"
             )

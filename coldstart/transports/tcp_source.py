@@ -3,8 +3,8 @@
 Decides who is admitted, how many connections there are, and when one ends. A slow, dead or
 hostile joiner costs its own thread and nothing else: every wait has a deadline, unknown callers
 have two seconds, and where there are too many the oldest one is dropped of the address that has most.
-It must not know the event loop; ``tcp.py`` calls it from threads. What is said is in ``wire.py`` and
-``tcp_proof.py``, how fast in ``pacing.py``.
+It must not know the event loop; ``tcp.py`` calls it from threads. What is said is in ``wire.py``, what is
+proven in ``proofs.py``, how fast in ``pacing.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from coldstart.admission import Keyless
 from coldstart.errors import TransportError
 from coldstart.ports import Grant, Memory, TransportSettings
-from coldstart.transports import tcp_proof, wire
+from coldstart.proofs import NUMBER_BYTES, PROOF_BYTES, Exchange
+from coldstart.transports import wire
 from coldstart.transports.pacing import Pace
 from coldstart.transports.views import advanced, batches
 from coldstart.transports.wire import Status, Ticket, shut
@@ -72,6 +74,7 @@ class Lender:
         self._ending: set[_Lent] = set()
         self._strangers: dict[socket.socket, str] = {}  # with where they come from; oldest first
         self._conversations = 0
+        self._keyless = Keyless("tcp")
         self._closed = False
         self.sent = 0
         """Bytes of lent memory; a request is counted when it has been answered, or has failed."""
@@ -195,17 +198,22 @@ class Lender:
         if hello is None:
             return Status.REFUSED, b""
         if signer is None:
+            if hello.keyed:
+                self._keyless.note()
             return (Status.KEYLESS if hello.keyed else (hello.transfer, hello.word)), b""
         with self._lock:
             lent = self._grants.get(hello.transfer)
-        if not hello.keyed or lent is None:
-            return (Status.REFUSED if hello.keyed else Status.UNPROVEN), b""
-        number = tcp_proof.drawn()
-        sock.sendall(wire.answer(Status.OK) + number)
-        numbers = tcp_proof.Numbers(lent.ticket, hello.word, number)
-        if not numbers.proven(signer, tcp_proof.JOINER, tcp_proof.read_proof(sock, until)):
+        if not hello.keyed:
+            signer.unproven("tcp joiner")
             return Status.UNPROVEN, b""
-        return (hello.transfer, lent.ticket.secret), numbers.proof(signer, tcp_proof.SOURCE)
+        if lent is None:
+            return Status.REFUSED, b""
+        number, ticket = secrets.token_bytes(NUMBER_BYTES), lent.ticket
+        sock.sendall(wire.answer(Status.OK) + number)
+        exchange = Exchange("tcp", ticket.key, ticket.secret, hello.word, number)
+        if not exchange.proven(signer, "joiner", wire.receive_by(sock, PROOF_BYTES, until)):
+            return Status.UNPROVEN, b""
+        return (hello.transfer, ticket.secret), exchange.proof(signer, "source")
 
     def _admitted(self, sock: socket.socket, claimed: _Claimed) -> tuple[_Lent | None, Status]:
         """The grant whose secret the caller has shown, which then owns ``sock``; or the refusal."""

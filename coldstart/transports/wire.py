@@ -8,8 +8,14 @@ grants or pacing. The source's side is ``tcp_source.py``, the joiner's side ``tc
     joiner: REQUEST offset, length     source: ANSWER OK offset length, then `length` bytes
     ... several requests may be on their way; answers keep their order; closing ends it.
 
-Nothing here is encrypted. Who sees the ticket can read the weights, unless both sides have keys
-(``tcp_proof.py``); who sits on the path can change them, and then the digest refuses them.
+Where the fleet has keys (``proofs.py``), it begins otherwise:
+
+    joiner: HELLO transfer, number     source: ANSWER OK, number (or why not, then it closes)
+    joiner: PROOF by key               source: ANSWER OK, PROOF by key (or why not, then it closes)
+
+That proves who is there when a connection begins. Nothing is encrypted, and bytes that follow are not signed: who
+sees the ticket can read the weights, unless both sides have keys; who sits on the path can change them, and then the
+digest refuses them, a keyed one (``COLDSTART_DIGEST``) even where they were chosen.
 """
 
 from __future__ import annotations
@@ -22,10 +28,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from struct import Struct
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 
+from coldstart.admission import Hello
 from coldstart.errors import TransportError
 from coldstart.identity import UNREADABLE
 from coldstart.layout import Span
@@ -35,7 +42,6 @@ _MAGIC: Final = b"CST1"
 _KEYED: Final = b"CSK1"
 _HELLO: Final = Struct("!4s16s16s")
 """Magic with version, the transfer's hashed name, the secret; or, with keys, a number that is to be signed."""
-NUMBER_BYTES: Final = 16
 _REQUEST: Final = Struct("!QQ")
 _ANSWER: Final = Struct("!BQQ")
 NOWHERE: Final = Span(0, 0)
@@ -66,14 +72,6 @@ class Status(enum.IntEnum):
     """Only who proves that it has a key of the fleet is admitted here."""
     KEYLESS = 7
     """There are no keys here by which anything could be proven."""
-
-
-class Hello(NamedTuple):
-    """How a joiner begins: ``word`` is the ticket's secret or, where it is ``keyed``, its number."""
-
-    transfer: bytes
-    word: bytes
-    keyed: bool
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,7 +154,7 @@ def hello(ticket: Ticket) -> bytes:
 
 
 def keyed_hello(ticket: Ticket, number: bytes) -> bytes:
-    """Of a joiner with keys (``tcp_proof.py``): the secret is not shown, but signed."""
+    """Of a joiner with keys: the secret is not shown, but signed (``proofs.py``)."""
     return _HELLO.pack(_KEYED, ticket.key, number)
 
 

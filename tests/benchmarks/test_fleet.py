@@ -17,8 +17,8 @@ from benchmarks.fleet import joiners
 from benchmarks.fleet.__main__ import main
 from benchmarks.fleet.network import NotAllowed, network
 from benchmarks.fleet.results import Case, Result, Start, table, verdicts
+from coldstart.chronicle.starts import Path as Way
 from coldstart.phases.states import Phase
-from coldstart.report import Path as Way
 from coldstart.report import Report
 
 ROOT = Path(__file__).parents[2]

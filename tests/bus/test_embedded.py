@@ -173,6 +173,13 @@ async def test_coming_and_going_never_meets_a_dead_server(directory: Path) -> No
             await _works(url)
 
 
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody but a new user starts a server anew."""
+    monkeypatch.setattr(embedding, "WATCH_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("unwatched")
 async def test_a_killed_keeper_takes_the_server_along_and_the_next_user_starts_another(directory: Path) -> None:
     async with embedded(directory) as url:
         epoch = await _works(url)
@@ -186,6 +193,7 @@ async def test_a_killed_keeper_takes_the_server_along_and_the_next_user_starts_a
     _await_end(directory)
 
 
+@pytest.mark.usefixtures("unwatched")
 async def test_a_killed_server_is_replaced_for_the_next_user_and_old_buses_are_renewed(directory: Path) -> None:
     async with embedded(directory) as url:
         bus = await RedisBus.open(url)
@@ -199,6 +207,62 @@ async def test_a_killed_server_is_replaced_for_the_next_user_and_old_buses_are_r
             assert (await bus.listen(SHARD, "in", cursor, 5)).renewed
         await bus.aclose()
     _await_end(directory)
+
+
+@pytest.mark.parametrize("program", ["server", "keeper"])
+async def test_whoever_is_left_starts_a_killed_server_anew_and_the_last_one_out_stops_it(
+    program: str, directory: Path, users: Callable[[], User]
+) -> None:
+    first, second = users(), users()
+    first.url(), second.url()
+    async with embedded(directory) as url:
+        bus = await RedisBus.open(url)
+        for _ in range(2):
+            cursor = (await bus.listen(SHARD, "in", Cursor(), 0)).cursor
+            killed = _running(directory)
+            for process in _running(directory, program):
+                os.kill(process, signal.SIGKILL)
+            with anyio.fail_after(20):
+                await _renewed(bus, cursor)
+            assert not set(killed) & set(_running(directory))
+            assert len(_running(directory, "server")) == 1
+        await bus.aclose()
+    first.kill()
+    second.leave()
+    _await_end(directory)
+
+
+async def _renewed(bus: RedisBus, cursor: Cursor) -> None:
+    """Returns when a server without memory answers."""
+    while True:
+        with suppress(BusError):
+            if (await bus.listen(SHARD, "in", cursor, 0)).renewed:
+                return
+        await anyio.sleep(0.05)
+
+
+def test_a_server_that_dies_again_and_again_is_started_less_and_less_often(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attachment = embedding._Attachment(directory, 1.0)
+    pauses: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) > 10
+
+    def attach() -> None:
+        raise BusError("it ended while starting")
+
+    monkeypatch.setattr(attachment._ended, "wait", wait)
+    monkeypatch.setattr(attachment, "attach", attach)
+    attachment.watch()
+    assert pauses[:3] == [1.0, 2.0, 4.0]
+    assert pauses[-2:] == [embedding.REVIVE_SECONDS] * 2
+    monkeypatch.setattr(attachment, "_is_gone", lambda: False)
+    pauses.clear()
+    attachment.watch()
+    assert set(pauses) == {embedding.WATCH_SECONDS}
 
 
 async def test_a_stale_socket_and_stale_locks_are_no_obstacle(directory: Path) -> None:

@@ -26,7 +26,7 @@ class CommandLine:
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self._command(words),
+            self.command(words),
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
@@ -38,7 +38,8 @@ class CommandLine:
         """The same, while replicas of this process serve."""
         return await anyio.to_thread.run_sync(lambda: self(*words, **environment))
 
-    def _command(self, words: Sequence[str]) -> list[str]:
+    def command(self, words: Sequence[str]) -> list[str]:
+        """For a process of one's own."""
         return [sys.executable, "-m", "coldstart.cli.main", *words]
 
 

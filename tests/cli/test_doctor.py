@@ -214,7 +214,22 @@ def test_the_endpoint_of_traces_is_tried(doctor: Doctor, refused: str, silent: s
     assert checks["traces"].status == "ok"
 
 
+@pytest.mark.processes
+def test_directories_that_cannot_be_looked_at_are_no_broken_checks(coldstart: Any, tmp_path: Path) -> None:
+    """A name that is too long fails as one does that may not be searched, for root, too."""
+    unseen = str(tmp_path / ("x" * 300))
+    homes = {"COLDSTART_CONFIG": "", "XDG_CONFIG_HOME": unseen, "XDG_CACHE_HOME": unseen}
+    done = coldstart("doctor", COLDSTART_DIRECTORY=unseen, **homes)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the check broke" not in done.stdout
+    assert "ok    cache " in done.stdout
+    assert "socket path" in done.stdout, "of the store, which says what is wrong by itself"
+
+
 def test_low_limits_are_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (256, 512))
+    (files,) = machine.open_files()
+    assert (files.status, "its hard limit" in files.advice) == ("warn", True)
     monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
     (tmp_path / "mlx5_0").touch()
     monkeypatch.setattr(machine, "_INFINIBAND", tmp_path)

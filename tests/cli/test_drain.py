@@ -24,7 +24,7 @@ OneLine = Callable[[str], str]
 def worker(coldstart: Any, checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
     """A worker that serves, called w1."""
     words = ("worker", "--checkpoint", str(checkpoint), "--skeleton", "tensors", "--name", "w1", "--json")
-    command, kept = coldstart._command(words), coldstart.environment
+    command, kept = coldstart.command(words), coldstart.environment
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=kept)
     assert process.stdout is not None
     while json.loads(process.stdout.readline())["event"] != "serving":

@@ -66,6 +66,14 @@ def test_an_error_is_one_line_whatever_is_in_it(coldstart: Any) -> None:
 
 
 @processes
+def test_a_terminal_that_does_not_know_its_width_still_shows_something(coldstart: Any) -> None:
+    env = {**coldstart.environment, "COLUMNS": "0"}
+    command = [sys.executable, "-m", "coldstart", "plugins"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=50, check=False)
+    assert "tcp" in done.stdout
+
+
+@processes
 @pytest.mark.parametrize("only", [",", "", " , "])
 def test_a_bench_of_nothing_is_refused(coldstart: Any, only: str) -> None:
     done = coldstart("bench", "--only", only)

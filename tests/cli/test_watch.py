@@ -28,7 +28,7 @@ class Told:
 
     def __init__(self, coldstart: Any, *words: str, **environment: str) -> None:
         self.process = subprocess.Popen(
-            coldstart._command(words),
+            coldstart.command(words),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -149,6 +149,23 @@ def serving(tmp_path: Path, where: str, *words: str, **more: str) -> Iterator[su
         process.communicate(timeout=30)
 
 
+def test_a_name_that_another_worker_has_is_refused_and_that_of_a_dead_one_is_not(
+    tmp_path: Path, write_checkpoint: Write
+) -> None:
+    where = str(write_checkpoint(tmp_path / "m"))
+    words = ("worker", "--checkpoint", where, "--skeleton", "tensors", "--name", "w")
+    with serving(tmp_path, where, "--name", "w") as first, serving(tmp_path, where, "--name", "other"):
+        refused = run(tmp_path, *words)
+        assert refused.returncode == 2, refused
+        assert len([line for line in refused.stderr.splitlines() if "'w' lives already, on '127.0.0.1'" in line]) == 1
+        assert "Traceback" not in refused.stderr
+        assert first.poll() is None
+        first.kill()
+        anew = run(tmp_path, *words, "--once")
+        assert anew.returncode == 0, anew.stderr
+        assert "from other at" in anew.stdout
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_worker_whose_reader_has_left_goes_on_serving(
     form: tuple[str, ...], tmp_path: Path, write_checkpoint: Write

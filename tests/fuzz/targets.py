@@ -10,13 +10,15 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from coldstart.admission import Claim, Doorkeeper, Hello, Verdict, prove
 from coldstart.bus import replies
+from coldstart.channels import Channel
 from coldstart.errors import BadMessage, BusError, CheckpointError, ConfigError, IntegrityError, TransportError
 from coldstart.headers import read_header
 from coldstart.identity import UNREADABLE, Truth, decode_truth
@@ -24,7 +26,11 @@ from coldstart.keyring import parse
 from coldstart.layout import Layout, Span, Tensor
 from coldstart.messages import decode, encode
 from coldstart.ports import Grant, TransportSettings
+from coldstart.proofs import NUMBER_BYTES, Exchange
+from coldstart.records import Writer
+from coldstart.refusals import Refusals
 from coldstart.seals import Key, Keys, Place, opened, seal
+from coldstart.signing import FleetSigner
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.transports import tcp_joiner, tcp_source, wire
 
@@ -118,6 +124,49 @@ def _blobs(value: object) -> object:
             return value
 
 
+def admissions(data: bytes) -> bool:
+    """What a caller says after its hello to a source with keys: it is taken for a member's, or it is not one's."""
+    with _said(data) as channel:
+        verdict = Verdict.TURNED_AWAY
+        with suppress(OSError, TransportError):
+            doorkeeper = Doorkeeper(CLAIM.transport, SIGNER, lambda size: THEIRS)
+            hello = Hello(CLAIM.transfer, OURS, keyed=True)
+            verdict = doorkeeper.judge(channel, hello, CLAIM.secret, time.monotonic() + SECONDS)
+        assert (verdict is Verdict.ADMITTED) == data.startswith(JOINER_PROOF)
+        return verdict is Verdict.ADMITTED and _heard(channel, TOLD_BY_JOINER)
+
+
+def admitting(data: bytes) -> bool:
+    """What a source says to a joiner with keys, from the beginning."""
+    with _said(data) as channel:
+        proven = False
+        with suppress(OSError, TransportError):
+            prove(channel, SIGNER, CLAIM, lambda number: number, "the source", SECONDS, lambda size: OURS)
+            proven = True
+        assert proven == data.startswith(SOURCE_PROOF)
+        return proven and _heard(channel, TOLD_BY_SOURCE)
+
+
+@contextmanager
+def _said(data: bytes) -> Iterator[Channel]:
+    """Our end of a connection on which the other side has said ``data``, and says nothing more."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        yield Channel(ours)
+
+
+def _heard(channel: Channel, told: bytes) -> bool:
+    """Whether all that was ``told`` comes out; never anything else."""
+    heard = b""
+    with suppress(TransportError):
+        while more := channel.hear(1 << 16):
+            heard += more
+    assert told.startswith(heard)
+    return heard == told
+
+
 def tcp_port(data: bytes) -> bool:
     """What a stranger, or the holder of a ticket, says to a source; it ends, and nothing is read for it any more."""
     lender, heard = tcp_source.Lender(TransportSettings(io_seconds=0.2)), b""
@@ -165,8 +214,21 @@ def tcp_answers(data: bytes) -> bool:
 
 TICKET = wire.Ticket("127.0.0.1", 1, bytes(16), "t")
 
+SIGNER = FleetSigner(lambda: KEYS, Refusals())
+CLAIM = Claim("fuzzed", b"t" * 16, b"s" * 16)
+OURS, THEIRS = b"j" * NUMBER_BYTES, b"k" * NUMBER_BYTES
+EXCHANGE = Exchange(*CLAIM, OURS, THEIRS)
+JOINER_PROOF = EXCHANGE.proof(SIGNER, "joiner")
+SOURCE_PROOF = b"\0" + THEIRS + b"\0" + EXCHANGE.proof(SIGNER, "source")
+SESSION = EXCHANGE.session(SIGNER, JOINER_PROOF) or b""
+TOLD_BY_JOINER, TOLD_BY_SOURCE = b"ask" * 50, b"answer" * 50
+
 TARGETS: Mapping[str, Target] = {
-    each.__name__: each for each in (messages, seals, truths, headers, tickets, keys, store, tcp_port, tcp_answers)
+    each.__name__: each
+    for each in (
+        *(messages, seals, truths, headers, tickets, keys, store),
+        *(admissions, admitting, tcp_port, tcp_answers),
+    )
 }
 
 
@@ -234,6 +296,8 @@ _SEEDS: Mapping[str, Sequence[bytes]] = {
         f'["epoch","{_ADVERT}",1,0]'.encode(),
         b'{"in":[["1-1",["body","x","fence","1"]]],"fleet":[["1-2",["what","slot","about","w"]]]}',
     ),
+    "admissions": (JOINER_PROOF + Writer(SESSION, "joiner").records(TOLD_BY_JOINER), JOINER_PROOF, bytes(64)),
+    "admitting": (SOURCE_PROOF + Writer(SESSION, "source").records(TOLD_BY_SOURCE), SOURCE_PROOF, b"\1", b"\3"),
     "tcp_port": (
         wire.request(Span(0, 4096)) + wire.request(Span(4096, LAYOUT.nbytes - 4096)),
         wire.hello(TICKET) + wire.request(Span(0, 1)),

@@ -4,32 +4,24 @@ each alert fires for what it is there for."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import urllib.request
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from coldstart.reasons import Cause
+from tests.operate.scraping import environment, exporter, free_port, needs_promtool, promtool, samples, scrape
 
 ROOT = Path(__file__).parent.parent.parent
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "coldstart.json"
 
 Write = Callable[..., Path]
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here (Debian: prometheus)")
-
-
-def promtool(*words: str, text: str = "") -> None:
-    done = subprocess.run(["promtool", *words], input=text, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def expressions() -> list[str]:
@@ -43,15 +35,10 @@ def expressions() -> list[str]:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def scrapes(tmp_path_factory: pytest.TempPathFactory, write_checkpoint: Write) -> Iterator[list[str]]:
-    """What Prometheus gets from two real workers, of which the second has its weights from the first."""
+    """What Prometheus gets from two real workers, of which the second has its weights from the first, and then from
+    the exporter of their fleet."""
     home = tmp_path_factory.mktemp("scraped")
     checkpoint = str(write_checkpoint(home / "m", mib=8))
     workers: list[subprocess.Popen[str]] = []
@@ -70,7 +57,11 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory, write_checkpoint: Write) -
             assert process.stdout is not None
             while json.loads(process.stdout.readline())["event"] != "serving":
                 pass
-        yield [scrape(port) for port in ports]
+        shown = [scrape(port) for port in ports]
+        with exporter(home) as port:
+            while "coldstart_fleet_holders{" not in (told := scrape(port)):
+                time.sleep(0.1)
+        yield [*shown, told]
     finally:
         for process in workers:
             process.terminate()
@@ -79,28 +70,9 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory, write_checkpoint: Write) -
             assert process.returncode == 0
 
 
-def environment(home: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("COLDSTART_", "OTEL_"))}
-    return {**clean, "COLDSTART_DIRECTORY": str(home / "v"), "COLDSTART_METRICS_HOST": "127.0.0.1"}
-
-
-def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
-
-
-def samples(text: str) -> dict[str, float]:
-    """Values by name and label values."""
-    return {
-        ",".join((sample.name, *sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 @pytest.mark.processes
 def test_a_real_scrape_has_what_was_done(scrapes: list[str]) -> None:
-    first, second = (samples(text) for text in scrapes)
+    first, second, _ = (samples(text) for text in scrapes)
     assert first["coldstart_starts_total,served,storage"] == 1
     assert second["coldstart_starts_total,served,peer"] == 1
     assert second["coldstart_transferred_bytes_total,received,tcp"] > 8_000_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from coldstart.chronicle.starts import ColdStart
-from coldstart.cli.report import length
+from coldstart.cli.report import length, write
 from coldstart.cli.report_gantt import rollouts
 from coldstart.cli.report_page import MOST, page
 from coldstart.errors import ConfigError
@@ -176,3 +178,25 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 def test_what_is_no_length_of_time(text: str) -> None:
     with pytest.raises(ConfigError, match="is no length of time"):
         length(text)
+
+
+def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
+    """Behind a link, what it leads to; what is no file, such as a device, stays what it is."""
+    page, link, pipe, loop = (tmp_path / name for name in ("x" * 255, "link", "pipe", "loop"))
+    write(str(page), "old")
+    link.symlink_to(page)
+    write(str(link), "new")
+    assert (page.read_text(), link.is_symlink()) == ("new", True)
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write(str(pipe), "piped")
+    reader.join(timeout=20)
+    assert (read, pipe.is_fifo()) == (["piped"], True)
+    loop.symlink_to(loop)
+    for out in ("", ".", str(tmp_path), str(loop), str(page / "x"), str(tmp_path / "no" / "x"), "/dev/full", "a\0"):
+        with pytest.raises(ConfigError, match=r"cannot be written|names no file"):
+            write(out, "text")
+    assert not Path("/dev/full").is_file()
+    assert {each.name for each in tmp_path.iterdir()} == {page.name, "link", "pipe", "loop"}

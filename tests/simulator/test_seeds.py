@@ -46,6 +46,16 @@ def test_every_promise_holds_where_each_pull_ends_before_the_next() -> None:
     assert not broken, broken
 
 
+def test_every_promise_holds_where_storage_can_only_be_loaded_whole() -> None:
+    scenario = replace(Asked(8, tuple(Fault)).scenario(), partial=False)
+    outcomes = [simulate(scenario, seed) for seed in range(600, 640)]
+    broken = [(seed, each) for seed, outcome in enumerate(outcomes, 600) for each in outcome.violations]
+    assert not broken, broken
+    paths = sum((Counter(outcome.paths) for outcome in outcomes), Counter[str]())
+    assert min(paths["peer"], paths["storage"]) > 0
+    assert not paths["mixed"]
+
+
 @pytest.mark.parametrize("workers", QUIET)
 def test_every_promise_holds_without_faults(workers: int) -> None:
     assert not assert_kept(Asked(workers, ()), range(QUIET[workers]))

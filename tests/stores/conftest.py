@@ -10,8 +10,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,17 +32,19 @@ class Server(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The server as a client meets it, through ``gateway``."""
+    """A server as a client meets it, through ``gateway``; ``write`` gets an object there past it."""
 
     gateway: Gateway
     url: str
     """Of a prefix of this test's own."""
     prefix: str
-    port: int
+    path: str
+    """Of the bucket, in requests."""
+    write: Callable[[str, bytes], None]
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object."""
-        _put(self.port, f"{self.prefix}/{name}", content)
+        self.write(f"{self.prefix}/{name}", content)
 
     def upload(self, directory: Path) -> None:
         for file in sorted(directory.rglob("*")):
@@ -50,7 +53,7 @@ class Store(NamedTuple):
 
     def key(self, name: str) -> str:
         """The path by which requests name an object."""
-        return f"/{BUCKET}/{self.prefix}/{name}"
+        return f"{self.path}/{self.prefix}/{name}"
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +93,13 @@ def store(server: Server, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     with gateway(server.port) as before:
         for name, value in environment(before.url).items():
             monkeypatch.setenv(name, value)
-        prefix = "".join(letter if letter.isalnum() else "-" for letter in request.node.name) + "/model"
-        yield Store(before, f"s3://{BUCKET}/{prefix}", prefix, server.port)
+        prefix = prefix_of(request)
+        yield Store(before, f"s3://{BUCKET}/{prefix}", prefix, f"/{BUCKET}", partial(_put, server.port))
+
+
+def prefix_of(request: pytest.FixtureRequest) -> str:
+    """Of this test's own."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name) + "/model"
 
 
 def environment(endpoint: str) -> dict[str, str]:

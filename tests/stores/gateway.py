@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import http.client
+import math
+import select
+import socket
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
 
 BLOCK = 64 * 1024
+RESET = struct.pack("ii", 1, 0)
+"""Closing does not wait for what was sent, and says so to the other side."""
 
-Fault = Literal["", "slow down", "broken", "silent"]
-"""503 with S3's own words; an answer cut off after half of its body; no answer until the client hangs up."""
+Fault = Literal["", "slow down", "too many", "failing", "expired", "skewed", "moved", "broken", "reset", "silent"]
+"""Statuses with S3's own words (:data:`WORDS`); an answer that ends after half of its body, by an ordinary end of the
+connection or by its reset; no answer until the client hangs up."""
+
+WORDS: dict[Fault, tuple[int, str, str]] = {
+    "slow down": (503, "SlowDown", "Please reduce your request rate."),
+    "too many": (429, "TooManyRequests", "Please reduce your request rate."),
+    "failing": (500, "InternalError", "We encountered an internal error. Please try again."),
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
+    "skewed": (403, "RequestTimeTooSkewed", "The difference between the request time and the server's is too large."),
+    "moved": (301, "PermanentRedirect", "The bucket you are attempting to access must be addressed using another."),
+}
 
 
 class Seen(NamedTuple):
@@ -39,10 +56,22 @@ class Gateway(ThreadingHTTPServer):
         self.misbehave: Callable[[str, str], Fault] = lambda method, key: ""
         self.open = 0
         self.changed = threading.Condition()
+        self.before: Callable[[str, int], object] = lambda key, first: None
+        """Called before an answer, with the first byte that is asked for (-1: all); may wait. Who has hung up by then
+        gets no answer."""
+        self.rate = math.inf
+        """Bytes per second of all answers together."""
+        self._line = threading.Lock()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def pace(self, nbytes: int) -> None:
+        """Take the time of ``nbytes``."""
+        if self.rate < math.inf:
+            with self._line:
+                time.sleep(nbytes / self.rate)
 
     def note(self, seen: Seen) -> None:
         with self.changed:
@@ -94,17 +123,27 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.recv(1)
             self.close_connection = True
             return
-        if fault == "slow down":
-            body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-            self.send_response(503)
+        self.server.before(key, self._seen(key, 0, 0).first)
+        if self._left():
+            self.close_connection = True
+            return
+        if fault in WORDS:
+            status, code, message = WORDS[fault]
+            body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
-            self.server.note(self._seen(key, 503, len(body)))
+            if self.command == "GET":
+                self.wfile.write(body)
+            self.server.note(self._seen(key, status, len(body)))
             return
         self._forward(key, fault)
 
     do_HEAD = do_GET
+
+    def _left(self) -> bool:
+        """Whether the client has hung up: there is something to be read, and it is nothing."""
+        return bool(select.select([self.connection], [], [], 0)[0]) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _forward(self, key: str, fault: Fault) -> None:
         behind = http.client.HTTPConnection("127.0.0.1", self.server.behind)
@@ -124,12 +163,16 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.note(self._seen(key, answer.status, len(body)))
                 return
             self.end_headers()
-            left, sent = (whole // 2 if fault == "broken" else whole), 0
+            cut = fault in ("broken", "reset")
+            left, sent = (whole // 2 if cut else whole), 0
             while self.command == "GET" and left and (block := answer.read(min(BLOCK, left))):
+                self.server.pace(len(block))
                 self.wfile.write(block)
                 sent, left = sent + len(block), left - len(block)
-            self.close_connection = fault == "broken"
-            self.server.note(self._seen(key, 0 if fault == "broken" else answer.status, sent))
+            self.close_connection = cut
+            if fault == "reset":
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.server.note(self._seen(key, 0 if cut else answer.status, sent))
         finally:
             behind.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,11 +26,14 @@ from coldstart.errors import CheckpointError, ColdStartFailed, ConfigError
 from coldstart.ports import Checkpoint
 from coldstart.skeletons.module import ModuleSkeleton
 from tests.cli.conftest import CommandLine
-from tests.stores.conftest import Store
+from tests.stores.conftest import BUCKET, Store
 from tests.stores.gateway import Fault
 
 Write = Callable[..., Path]
 FILE = "model.safetensors"
+SHELVES = str(Path(coldstart.__file__).parent / "shelves")
+PROMPT = 1.0
+"""Seconds within which a cancelled start is over: a store has half a minute before it counts as silent."""
 
 
 @pytest.fixture
@@ -174,6 +179,38 @@ async def test_a_start_that_is_cancelled_as_whole_files_come_leaves_nothing(
         tasks.cancel_scope.cancel()
     assert await anyio.to_thread.run_sync(store.gateway.wait_for, lambda: store.gateway.open == 0)
     assert list((tmp_path / "c" / "loading").rglob("data")) == []
+
+
+def _waiting_for_a_store() -> list[str]:
+    """Threads that are inside of anything about shelves."""
+    stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
+    return ["".join(traceback.format_list(stack)) for stack in stacks if any(SHELVES in at.filename for at in stack)]
+
+
+@pytest.mark.parametrize("silent", ["the listing", "a small file", "a header"])
+async def test_a_start_that_is_cancelled_as_a_store_is_silent_leaves_no_thread(
+    silent: str, store: Store, settings: Settings, directory: Path
+) -> None:
+    store.put("config.json", b"{}")
+    key = {"the listing": f"/{BUCKET}", "a small file": store.key("config.json"), "a header": store.key(FILE)}[silent]
+    store.gateway.misbehave = lambda method, at: "silent" if (method, at) == ("GET", key) else ""
+
+    async def start() -> None:
+        async with coldstart.join(store.url, settings=settings):
+            pytest.fail("it cannot serve")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        quiet = lambda: any(each.status == 0 for each in store.gateway.seen)  # noqa: E731
+        assert await anyio.to_thread.run_sync(store.gateway.wait_for, quiet)
+        began = anyio.current_time()
+        tasks.cancel_scope.cancel()
+    with anyio.move_on_at(began + PROMPT):
+        while _waiting_for_a_store():  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+    assert _waiting_for_a_store() == []
+    assert anyio.current_time() < began + PROMPT
+    assert await anyio.to_thread.run_sync(store.gateway.wait_for, lambda: store.gateway.open == 0)
 
 
 async def test_a_checkpoint_that_is_overwritten_fails_the_start_by_name(

@@ -1,7 +1,4 @@
-"""Google's API, on an emulator: the same cold start, another store's checksums and errors.
-
-Azure's was tried by hand on Azurite, which is too large to bring along (docs/object-stores.md).
-"""
+"""Google's API, on an emulator: the same cold start, another store's checksums and errors."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def test_without_the_library_a_store_is_refused_and_nothing_else_misses_it() -> 
     ("words", "told"),
     [
         ("PUT http://169.254.169.254/latest/api/token failed", "there are no credentials for s3://b/m"),
-        ("status code: 403 <Error><Code>ExpiredToken</Code>", "access to s3://b/m was refused (ExpiredToken)"),
+        ("status code: 403 <Error><Code>ExpiredToken</Code>", "the credentials for s3://b/m have expired (Expired"),
+        ("status code: 403 <Error><Code>SignatureDoesNotMatch</Code>", "access to s3://b/m was refused (SignatureDoes"),
         ("<Error><Code>NoSuchBucket</Code></Error>", "cannot read s3://b/m: there is no bucket 'b'"),
         ("GET https://h/x?sig=secret - boom\n\nDebug source:\nsecret", "cannot read s3://b/m: GET https://h/x - boom"),
         ("Generic S3 error: " + "x" * 5000, "cannot read s3://b/m: xxx"),

@@ -20,6 +20,7 @@ from coldstart.shelves import mirror, objects
 from coldstart.shelves.location import ShelfSettings
 from coldstart.shelves.open import find
 from tests.stores.conftest import BUCKET, Store
+from tests.stores.gateway import Fault
 
 Write = Callable[..., Path]
 
@@ -69,7 +70,7 @@ class TestHeaders:
         assert find(Path(store.url), settings).checkpoint == found.checkpoint  # a Path has one slash less
 
     def test_its_rate_is_remembered_by_the_bucket(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
-        assert storage_of(find(store.url, settings).checkpoint) == f"s3://{BUCKET}"
+        assert storage_of(find(store.url, settings).checkpoint) == store.url.removesuffix(f"/{store.prefix}")
         assert storage_of(read_checkpoint(directory)) == mount_of(directory)
 
     def test_of_the_weights_no_byte_is_read_but_the_header(
@@ -184,15 +185,15 @@ class TestRefusals:
     def test_names_that_lead_elsewhere_are_not_taken(
         self, store: Store, directory: Path, settings: ShelfSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        listed = objects.Bucket.list
+        listed = objects.Asking.list
 
-        def more(self: objects.Bucket, most: int) -> list[objects.Stored]:
+        def more(self: objects.Asking, most: int) -> list[objects.Stored]:
             found = list(listed(self, most))
             start = found[0].key.rpartition("/")[0]
             names = ("../../out.json", "/etc/x", "a//b", "a\\b", "..", "a\n", "x" * 300)
             return [*found, *(replace(found[0], key=f"{start}/{name}") for name in names)]
 
-        monkeypatch.setattr(objects.Bucket, "list", more)
+        monkeypatch.setattr(objects.Asking, "list", more)
         path = find(store.url, settings).checkpoint.path
         assert path.parent.parent == settings.mirrors
         assert {file.name for file in path.parent.rglob("*")} == {"model", "config.json", "tokenizer.json"}
@@ -205,7 +206,7 @@ class TestRefusals:
 
 
 class TestTrouble:
-    @pytest.mark.parametrize("fault", ["slow down", "broken", "silent"])
+    @pytest.mark.parametrize("fault", ["slow down", "too many", "broken", "reset", "silent"])
     def test_what_passes_is_tried_again(
         self, fault: str, store: Store, directory: Path, settings: ShelfSettings
     ) -> None:
@@ -214,6 +215,45 @@ class TestTrouble:
         assert find(store.url, settings).checkpoint.config == {"model_type": "tiny"}
         assert not left
 
-    def test_what_does_not_pass_is_said(self, store: Store, directory: Path, settings: ShelfSettings) -> None:
-        store.gateway.misbehave = lambda method, key: "slow down"
-        assert "503" in refused(store.url, replace(settings, retry_seconds=0.3))
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("slow down", "the store answers 503 (SlowDown), however often it is asked; look at its health"),
+            ("too many", "the store answers 429 (TooManyRequests), however often"),
+            ("failing", "the store answers 500 (InternalError), however often"),
+            ("broken", "connections break in the middle of an answer, however often"),
+            ("reset", "connections break in the middle of an answer, however often"),
+        ],
+    )
+    def test_what_does_not_pass_is_said(
+        self, fault: Fault, words: str, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        store.gateway.misbehave = lambda method, key: fault
+        message = refused(store.url, replace(settings, retry_seconds=0.3))
+        assert message.startswith(f"cannot read {store.url}: ")
+        assert words in message
+        assert store.gateway.wait_for(lambda: len(store.gateway.seen) > 1)
+
+    @pytest.mark.parametrize(
+        ("fault", "words"),
+        [
+            ("expired", "the credentials for {} have expired (ExpiredToken); renew the token"),
+            ("skewed", "{} was refused (RequestTimeTooSkewed): this machine's clock is wrong"),
+            ("moved", "cannot read {}: the store says that it is elsewhere; set the bucket's own AWS_REGION"),
+        ],
+    )
+    def test_what_would_not_pass_is_not_tried_again(
+        self, fault: Fault, words: str, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        store.gateway.misbehave = lambda method, key: fault
+        assert words.format(store.url) in refused(store.url, settings)
+        assert store.gateway.wait_for(lambda: store.gateway.open == 0)
+        assert len(store.gateway.seen) == 1
+
+    def test_a_token_that_expires_before_the_headers_are_read(
+        self, store: Store, directory: Path, settings: ShelfSettings
+    ) -> None:
+        """What a HEAD is refused for it is not told."""
+        store.gateway.misbehave = lambda method, key: "expired" if method == "HEAD" else ""
+        message = refused(store.url, settings)
+        assert f"{store.url}/model.safetensors was refused (400, without a reason); check whether a token" in message

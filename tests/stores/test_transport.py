@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 pytest.importorskip("obstore", reason="obstore is not installed")
+from anyio.from_thread import start_blocking_portal
 from msgspec.structs import replace
 
 from coldstart.errors import CheckpointError, TransportError
@@ -20,14 +21,14 @@ from coldstart.plan import Chunks, spans_of
 from coldstart.ports import Checkpoint, Memory, StoredTensor, Transport
 from coldstart.shelves import bucket
 from coldstart.shelves.bucket import Bucket
-from coldstart.shelves.location import ShelfSettings, StoreUrl
+from coldstart.shelves.location import ShelfSettings, StoreUrl, located
 from coldstart.shelves.objects import Prefix
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import MIB, Landings, PullContract, whole
 from coldstart.transports import objects
 from coldstart.transports.objects import ObjectTransport
 from coldstart.transports.placement import Placement, place
-from tests.stores.conftest import BUCKET, Store
+from tests.stores.conftest import Store
 
 SETTINGS = ShelfSettings(allow_http=True, reads=4, io_seconds=1.0, retry_seconds=4.0)
 STEP = MIB // 4
@@ -49,8 +50,10 @@ def uploaded(store: Store, memory: BytesMemory, settings: ShelfSettings = SETTIN
         tensors[f"t{index}"] = StoredTensor(f"t{index}", "uint8", (len(data),), root / name, at, len(data))
         at += len(data)
     store.put(name, HEAD + b"".join(memory.storages))
-    url = StoreUrl("s3", BUCKET, store.prefix)
-    stored = Bucket(url, settings).stat(f"{store.prefix}/{name}")
+    url = located(store.url)
+    assert isinstance(url, StoreUrl)
+    with start_blocking_portal() as portal:
+        stored = portal.call(Bucket(url, settings).stat, f"{store.prefix}/{name}")
     assert stored is not None
     checkpoint = Checkpoint(path=root, fingerprint="", files=(root / name,), tensors=tensors)
     placement = place(memory.layout, {each: each for each in tensors}, checkpoint)
@@ -104,11 +107,24 @@ class TestBytes:
         held, target = BytesMemory(layout, seed=1), BytesMemory(layout)
         prefix, placement = uploaded(store, held)
         backwards = layout_of(*[1000] * 50)
-        await ObjectTransport(prefix, Placement(placement.tensors[::-1])).pull(
+        await ObjectTransport(prefix, Placement(placement.storages[::-1])).pull(
             b"", [whole(backwards)], target, Landings()
         )
         assert target.storages == held.storages[::-1]
         assert read(store, prefix) == [(len(HEAD), len(HEAD) + 50_000)]
+
+    async def test_numbers_in_bfloat16_are_widened_on_the_way(self, store: Store, tmp_path: Path) -> None:
+        held, target = BytesMemory(layout_of(STEP + 6), seed=1), BytesMemory(layout_of(2 * STEP + 12))
+        prefix, placement = uploaded(store, held, replace(SETTINGS, cache=tmp_path))
+        ((extent,),) = placement.storages
+        wider = Placement(((replace(extent, length=2 * extent.length, widened=True),),))
+        stored = held.storages[0]
+        expected = b"".join(bytes(2) + stored[at : at + 2] for at in range(0, len(stored), 2))
+        for _ in range(2):  # from the store, then from the cache
+            await ObjectTransport(prefix, wider).pull(b"", [whole(target.layout)], target, Landings())
+            assert target.storages == [expected]
+            target = BytesMemory(target.layout)
+        assert sum(end - start for start, end in read(store, prefix)) == len(stored)
 
     async def test_no_more_requests_at_a_time_than_allowed(self, store: Store) -> None:
         layout = layout_of(10 * STEP)
@@ -134,7 +150,7 @@ class TestTrouble:
         await ObjectTransport(prefix, placement).pull(b"", [whole(layout)], target, Landings())
         assert target.storages == held.storages
 
-    @pytest.mark.parametrize("fault", ["slow down", "broken", "silent"])
+    @pytest.mark.parametrize("fault", ["slow down", "too many", "failing", "broken", "reset", "silent"])
     async def test_what_passes_is_tried_again(self, fault: str, store: Store) -> None:
         left = [fault] * (1 if fault == "silent" else 3)
         misbehave = store.gateway.misbehave
@@ -162,6 +178,16 @@ class TestTrouble:
         with pytest.raises(CheckpointError, match=rf"cannot read {store.url}.*503"):
             await self._pull(store, prepare, replace(SETTINGS, retry_seconds=0.5))
         assert anyio.current_time() - began < 10
+
+    async def test_a_token_that_expires_in_mid_read_is_said_at_once(self, store: Store) -> None:
+        answered = itertools.count()
+
+        def prepare() -> None:
+            store.gateway.misbehave = lambda method, key: "expired" if next(answered) >= 5 else ""
+
+        with pytest.raises(CheckpointError, match=rf"the credentials for {store.url}.* have expired \(ExpiredToken\)"):
+            await self._pull(store, prepare)
+        assert sum(each.status == 400 for each in store.gateway.seen) <= SETTINGS.reads
 
     async def test_an_object_that_was_overwritten_is_never_mixed(self, store: Store) -> None:
         layout = layout_of(4 * STEP)

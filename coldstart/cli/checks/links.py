@@ -60,7 +60,7 @@ class LinkChecks:
         found = [*paths.checks(view)]
         if trouble:
             more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""
-            found.append(warn("link rates", trouble[0] + more, "remove it: it is written anew"))
+            found.append(warn("link rates", trouble[0] + more, "remove it: it is written anew; or make it readable"))
         return found
 
     async def to_peer(self, wanted: str, bus: Bus | None) -> Sequence[Check]:

@@ -54,7 +54,11 @@ def open_files() -> Sequence[Check]:
     """RLIMIT_NOFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
-        return [warn("open files", f"at most {soft}", f"raise it with: ulimit -n {_reachable(OPEN_FILES * 16, hard)}")]
+        wanted = OPEN_FILES * 16 if hard == resource.RLIM_INFINITY else min(OPEN_FILES * 16, hard)
+        advice = f"raise it with: ulimit -n {wanted}"
+        if wanted < OPEN_FILES:
+            advice = "raise it and its hard limit: LimitNOFILE= of systemd, docker run --ulimit nofile=65536"
+        return [warn("open files", f"at most {soft}", advice)]
     return [ok("open files", f"at most {_limit(soft)}")]
 
 
@@ -96,10 +100,6 @@ def shared_memory() -> Sequence[Check]:
 
 def _limit(value: int) -> str:
     return "any number" if value == resource.RLIM_INFINITY else str(value)
-
-
-def _reachable(wanted: int, hard: int) -> int:
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 def _free_memory() -> tuple[int, int]:

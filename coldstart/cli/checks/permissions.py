@@ -89,7 +89,8 @@ def cache(settings: Settings) -> Sequence[Check]:
     directory = settings.links_directory
     if directory is None:
         return [ok("cache", "rates of links are kept nowhere: links are not probed, no wait is estimated")]
-    there = next(each for each in (directory, *directory.parents) if each.exists())
+    # Path.exists raises for what may not be seen
+    there = next(each for each in (directory, *directory.parents) if os.path.exists(each))
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return [ok("cache", f"rates of links are kept in {directory}")]
     advice = f"make {there} writable, or set COLDSTART_CACHE to another directory, or to none"

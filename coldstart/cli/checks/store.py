@@ -7,6 +7,7 @@ stack given to :class:`StoreChecks` ends. It must not know transports.
 
 from __future__ import annotations
 
+import os
 import secrets
 import statistics
 import time
@@ -51,7 +52,8 @@ class StoreChecks:
         """Whether the embedded store's directory is ours alone."""
         directory = self._settings.embedded_directory
         url = await in_daemon_thread(self._running)
-        if not directory.exists():
+        there = await in_daemon_thread(lambda: os.path.exists(directory))  # Path.exists raises for what may not be seen
+        if not there:
             return [ok("store directory", f"{directory} is not there yet and will be made")]
         return [ok("store directory", f"{directory} is ours alone; {'a' if url else 'no'} server runs in it")]
 

@@ -74,9 +74,7 @@ class JoinerHands:
         attempt = effect.attempt
 
         def begin(truth: Truth | None) -> None:
-            partial_ = self.world.scenario.partial
-            chunks = effect.chunks if partial_ else Chunks.first(self.world.scenario.chunks)
-            read = StorageRead(self.process, attempt, chunks, None if truth is None else truth.digests)
+            read = StorageRead(self.process, attempt, effect.chunks, None if truth is None else truth.digests)
             self.movements[attempt] = read
             read.begin()
 

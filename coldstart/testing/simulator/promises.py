@@ -91,6 +91,8 @@ class Promises:
             self.broken(WRONG, process, f"serves with {len(journey.verified)} of {journey.total} chunks verified")
         if process.memory != self.world.checkpoint.content:
             self.broken(WRONG, process, f"serves {process.memory}")
+        if path == "mixed" and not self.world.scenario.partial:
+            self.broken(TELL, process, "says that a peer gave what a whole load has written over")
         self.bounded(process)
         self.told(process, state)
         self.world.groups.served(process, state)
@@ -111,8 +113,8 @@ class Promises:
         slowest = scenario.slowest_seconds
         if process.storage_fault:
             slowest = 2 * slowest + scenario.standstill
-        if any(reason.endswith(": generation") for reason in journey.detours):
-            slowest *= 2  # what was read from weights that have changed since is read again
+        if not scenario.partial:
+            slowest *= 2  # what a source gave that failed later is written over
         words = CALLS * (ROUND_TRIP if AT_THE_STORE.isdisjoint(self.world.struck) else DEADLINE)
         again = scenario.chunk_bytes / limits.floor if limits.floor > 0 else 0.0
         bound = slowest + limits.patience + GRACE + again + journey.followed + words + process.excused

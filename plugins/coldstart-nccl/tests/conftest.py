@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 pytest.register_assert_rewrite(
-    "coldstart.testing.connecting_contract", "coldstart.testing.late_writes", "coldstart.testing.transport_contract"
+    "coldstart.testing.connecting_contract",
+    "coldstart.testing.keyed_contract",
+    "coldstart.testing.late_writes",
+    "coldstart.testing.transport_contract",
 )
 
 HERE = Path(__file__).parent.parent

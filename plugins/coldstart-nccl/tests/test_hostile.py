@@ -19,6 +19,7 @@ from coldstart_nccl.gloo import GlooBackend
 from coldstart_nccl.transport import CollectiveTransport
 from coldstart_nccl.wire import Answer, Ticket, Word
 
+from coldstart.channels import Channel
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 from coldstart.ports import TransportSettings
@@ -45,7 +46,8 @@ def answered(ticket: Ticket, hello: bytes, frames: bytes = b"", *, paired: bool 
     with connected(ticket) as sock:
         sock.sendall(hello)
         if paired:
-            answer = wire.read_answer(sock, 5)
+            answer = wire.read_answer(Channel(sock), 5)
+            sock.settimeout(5)
             pair = GlooBackend().connect(RECEIVER, answer.invitation, "cpu", largest=1, ctas=0)
             while not pair.ready():
                 time.sleep(0.001)

@@ -12,7 +12,10 @@ import pytest
 from coldstart_transfer_engine import library
 
 pytest.register_assert_rewrite(
-    "coldstart.testing.connecting_contract", "coldstart.testing.late_writes", "coldstart.testing.transport_contract"
+    "coldstart.testing.connecting_contract",
+    "coldstart.testing.keyed_contract",
+    "coldstart.testing.late_writes",
+    "coldstart.testing.transport_contract",
 )
 
 HERE = Path(__file__).parent.parent

@@ -40,6 +40,26 @@ def worker(checkpoint: Path, name: str, environment: Mapping[str, str]) -> Itera
             process.wait(20)
 
 
+@pytest.fixture
+def keyed(installed: Mapping[str, str], tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a member of a fleet with keys, which digests by one of them."""
+    path = str(tmp_path / "keys")
+    command = [sys.executable, "-m", "coldstart.cli.main", "keys", "new", path]
+    subprocess.run(command, env=installed, capture_output=True, timeout=50, check=True)
+    return {**installed, "COLDSTART_KEYS": path, "COLDSTART_DIGEST": "blake2b"}
+
+
+@pytest.mark.timeout(120)
+def test_members_of_a_fleet_with_keys_start_from_each_other(tmp_path: Path, keyed: Mapping[str, str]) -> None:
+    checkpoint = tmp_path / "model"
+    checkpoint.mkdir()
+    save_file({"weight": torch.randn(3000, 1024)}, checkpoint / "model.safetensors")
+    asked = {**keyed, "COLDSTART_TRANSPORTS": "transfer-engine"}
+    with worker(checkpoint, "first", asked), worker(checkpoint, "second", asked) as second:
+        assert (second["path"], second["transport"], second["verified"]) == ("peer", "transfer-engine", True), second
+        assert (second["detours"], second["refused"]) == ([], {})
+
+
 @pytest.mark.timeout(120)
 def test_a_cold_start_over_the_transfer_engine(tmp_path: Path, installed: Mapping[str, str]) -> None:
     checkpoint = tmp_path / "model"

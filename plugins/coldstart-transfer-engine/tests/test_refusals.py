@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 
+import anyio
 import msgspec
 import pytest
-from coldstart_transfer_engine import FACTORY, library, line, places, sockets, transport
+from coldstart_transfer_engine import FACTORY, lender, library, line, places, sockets, transport
 from coldstart_transfer_engine.library import Engine
 from coldstart_transfer_engine.line import Ticket, Way, decode_ticket
 
@@ -101,6 +102,22 @@ class TestLines:
             assert caller.recv(1) == b""
             caller.close()
         await eventually(lambda: resources() <= before)
+        await joiner.aclose()
+        await source.aclose()
+
+    async def test_many_silent_strangers_do_not_keep_a_joiner_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The oldest of them goes for each who comes; a joiner that reads stays."""
+        monkeypatch.setattr(line, "HELLO_SECONDS", 60.0)
+        source, joiner = FACTORY.open(TransportSettings()), FACTORY.open(TransportSettings())
+        target = BytesMemory(LAYOUT)
+        ticket = decode_ticket(await source.offer(grant("t"), BytesMemory(LAYOUT, seed=1)))
+        reader = line.Line(ticket, 5.0)
+        silent = [socket.create_connection((ticket.host, ticket.port)) for _ in range(lender.MAX_LINES + 20)]
+        with anyio.fail_after(20):
+            await joiner.pull(ticket.encode(), [whole(LAYOUT)], target, Landings())
+        reader.rate()
+        for each in (*silent, reader):
+            each.close()
         await joiner.aclose()
         await source.aclose()
 

@@ -29,8 +29,8 @@ class TestTied(SkeletonContract):
         return read_checkpoint(directory)
 
 
-class TestConverted(TestTied):
-    """Mixtral's experts are stored one by one and merged while loading."""
+class TestMerged(TestTied):
+    """Mixtral's experts are stored one by one, and merged while loading."""
 
     def model(self) -> PreTrainedModel:
         config = MixtralConfig(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,11 +73,15 @@ def stored(way: str, path: Path) -> Path:
     return path
 
 
+def needs_packages(way: str) -> None:
+    if missing := [package for package in PACKAGES[way.partition(" ")[0]] if find_spec(package) is None]:
+        pytest.skip(f"{missing[0]} is not installed; make test-gptq")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_it_computes_as_if_it_were_loaded_ordinarily(way: str, tmp_path: Path) -> None:
+    needs_packages(way)
     method = way.partition(" ")[0]
-    if missing := [package for package in PACKAGES[method] if find_spec(package) is None]:
-        pytest.skip(f"{missing[0]} is not installed; make test-gptq")
     checkpoint = read_checkpoint(stored(way, tmp_path))
     started = []
     for _ in range(2):
@@ -97,3 +108,54 @@ def test_it_computes_as_if_it_were_loaded_ordinarily(way: str, tmp_path: Path) -
         assert torch.equal(joiner(tokens).logits, wanted)
     assert first.leaves_memory
     assert digests(source) == before, "a forward wrote to what is lent"
+
+
+WORKER = """
+import hashlib, json, sys
+import anyio.to_thread, msgspec, torch
+import coldstart
+
+def answer(module):
+    with torch.inference_mode():
+        return hashlib.sha256(module(torch.arange(8)[None]).logits.float().numpy().tobytes()).hexdigest()
+
+async def main(checkpoint, name):
+    async with coldstart.join(checkpoint, worker=name) as replica:
+        told = {"answers": [answer(replica.module) for _ in range(2)], **msgspec.to_builtins(replica.report)}
+        print(f"\\n{json.dumps(told)}", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@contextmanager
+def worker(checkpoint: Path, name: str) -> Iterator[dict[str, Any]]:
+    """A process that starts cold, answers and lends until the end of the block; what it says of that."""
+    command = [sys.executable, "-c", WORKER, str(checkpoint), name]
+    environment = {**os.environ, "COLDSTART_DIRECTORY": str(checkpoint.parent / "v"), "HF_HUB_OFFLINE": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield next(json.loads(line) for line in process.stdout if line.startswith("{"))  # after their banners
+        finally:
+            process.stdin.close()
+            process.stdout.read()
+            process.wait(60)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_next_process_gets_them_from_the_one_that_has_them(way: str, tmp_path: Path) -> None:
+    needs_packages(way)
+    checkpoint = stored(way, tmp_path / "m")
+    with worker(checkpoint, "first") as first, worker(checkpoint, "second") as second:
+        assert (first["path"], first["verified"]) == ("storage", True)
+        assert (second["path"], second["verified"], second["detours"]) == ("peer", True, []), second
+        assert (second["bytes_peer"], second["bytes_storage"]) == (second["bytes_total"], 0)
+        assert first["root"] == second["root"]
+        with quiet(), torch.inference_mode():
+            ordinary = LlamaForCausalLM.from_pretrained(checkpoint, local_files_only=True).eval()
+            logits = ordinary(torch.arange(8)[None]).logits.float()
+        assert set(first["answers"] + second["answers"]) == {hashlib.sha256(logits.numpy().tobytes()).hexdigest()}

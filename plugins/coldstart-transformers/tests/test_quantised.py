@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,13 +13,21 @@ from coldstart_transformers import FACTORY
 from coldstart_transformers.quantised import Quantisation
 from coldstart_transformers.quiet import quiet
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, TorchAoConfig
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    TorchAoConfig,
+)
 
 from coldstart.errors import SkeletonError
 from coldstart.ports import Checkpoint, Rank
 from coldstart.skeletons.adoption import adopt, elements
 from coldstart.skeletons.wrappers import digest_of, tensors_of
-from coldstart.testing.checkpoints import read_checkpoint
+from coldstart.testing.checkpoints import Placement, place, read_checkpoint
+from coldstart.testing.skeleton_contract import fill
 
 SMALL = {
     "vocab_size": 32,
@@ -30,10 +39,21 @@ SMALL = {
 BLOCKS = {"weight_block_size": [16, 16], "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
 
 
-def stored_in_fp8(path: Path) -> Path:
+EXPERTS = {"num_key_value_heads": 2, "head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4}
+
+
+def llama() -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**SMALL))
+
+
+def mixture() -> PreTrainedModel:
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL, **EXPERTS, num_experts_per_tok=2))
+
+
+def stored_in_fp8(path: Path, make: Callable[[], PreTrainedModel] = llama) -> Path:
     torch.manual_seed(0)
     with quiet():
-        LlamaForCausalLM(LlamaConfig(**SMALL)).to(torch.bfloat16).save_pretrained(path)
+        make().to(torch.bfloat16).save_pretrained(path)
     tensors = load_file(path / "model.safetensors")
     for name in [name for name in tensors if name.endswith("_proj.weight")]:
         tensors[f"{name}_scale_inv"] = torch.rand([size // 16 for size in tensors[name].shape]) + 0.5
@@ -75,6 +95,28 @@ def test_fp8_is_kept_where_there_is_an_accelerator(
     assert skeleton.carried(module).keys() == wanted.keys()
     for name, tensor in skeleton.carried(module).items():
         assert (tensor.dtype, tensor.requires_grad) == (wanted[name].dtype, wanted[name].requires_grad), name
+        assert torch.equal(elements(tensor), elements(wanted[name])), name
+
+
+def test_experts_in_fp8_and_their_scales_are_read_from_their_own_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    checkpoint = read_checkpoint(stored_in_fp8(tmp_path, mixture))
+    skeleton = FACTORY.open()
+    module = skeleton.build(checkpoint, Rank(), "cpu")
+    arena = adopt(module, skeleton.carried(module), "cpu")
+    skeleton.finalise(module)
+    placement = place(arena.layout, skeleton.stored_names(module, checkpoint) or {}, checkpoint)
+    assert isinstance(placement, Placement), placement
+    fill(arena, placement)
+    with quiet():
+        ordinary = Qwen3MoeForCausalLM.from_pretrained(tmp_path, local_files_only=True)
+    wanted = dict(ordinary.named_parameters(remove_duplicate=False))
+    assert wanted["model.layers.0.mlp.experts.gate_up_proj"].dtype == torch.float8_e4m3fn
+    for name, tensor in skeleton.carried(module).items():
         assert torch.equal(elements(tensor), elements(wanted[name])), name
 
 

@@ -207,3 +207,9 @@ def test_asking_what_is_here_imports_neither_transformers_nor_torch() -> None:
     look = "import sys, coldstart_transformers as plugin; plugin.FACTORY.probe(); "
     check = "assert not {'transformers', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", look + check], check=True)
+
+
+def test_what_transformers_imports_besides_is_not_heard() -> None:
+    command = [sys.executable, "-c", "from coldstart_transformers import FACTORY; FACTORY.open()"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout + done.stderr == ""

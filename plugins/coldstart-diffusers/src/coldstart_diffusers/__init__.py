@@ -51,7 +51,10 @@ class Factory:
         """
         if options:
             raise ConfigError(f"the diffusers skeleton has no option {min(options)!r}", advice="it knows components=")
-        from coldstart_diffusers.skeleton import DiffusersSkeleton
+        from coldstart_transformers.importing import hushed
+
+        with hushed():
+            from coldstart_diffusers.skeleton import DiffusersSkeleton
 
         return DiffusersSkeleton(dtype=dtype, components=parsed(components))
 

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from coldstart.classification import Classification
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank
+from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange, Widened
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart_diffusers.hosting import Components, hosted, written
 from coldstart_diffusers.manifest import read_manifest
@@ -47,6 +47,13 @@ class _Part:
 
     def full(self, name: str) -> str:
         return f"{self.name}.{name}" if self.name else name
+
+    def stored_as(self, stored: StoredAs) -> StoredAs:
+        if isinstance(stored, str):
+            return self.full(stored)
+        if isinstance(stored, Widened):
+            return Widened(self.full(stored.tensor))
+        return tuple(StoredRange(self.full(each.tensor), each.offset, each.length) for each in stored)
 
 
 class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
@@ -151,14 +158,21 @@ class DiffusersSkeleton(ModuleSkeleton[nn.Module]):
             if part.full(name) in carried
         }
 
-    def stored_names(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, str] | None:
+    def find_stored(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        return {
+            part.full(name): part.stored_as(stored)
+            for part, model in self._built_parts(module)
+            for name, stored in part.skeleton.find_stored(model, part.checkpoint).items()
+        }
+
+    def stored_names(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         """The names of all parts, or None where one of them does not map byte for byte."""
-        found: dict[str, str] = {}
+        found: dict[str, StoredAs] = {}
         for part, model in self._built_parts(module):
             names = part.skeleton.stored_names(model, part.checkpoint)
             if names is None:
                 return None
-            found.update({part.full(name): part.full(stored) for name, stored in names.items()})
+            found.update({part.full(name): part.stored_as(stored) for name, stored in names.items()})
         return found
 
     def load(self, module: nn.Module, checkpoint: Checkpoint) -> None:

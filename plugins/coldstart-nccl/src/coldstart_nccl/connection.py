@@ -13,11 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
+from coldstart.admission import Claim, prove
 from coldstart.driver import apart_from_captures
 from coldstart.errors import TransportError
 from coldstart.layout import Span, merged
-from coldstart.ports import Landed, Memory, Region
+from coldstart.ports import Landed, Memory, Region, Signer
 from coldstart_nccl import conduct, hush, wire
 from coldstart_nccl.communicator import RECEIVER, Backend, Communicator
 from coldstart_nccl.control import Control
@@ -45,12 +47,20 @@ class Connection:
 
     Args:
         changed: called when it is made, and when it is over or hangs; from any thread.
+        signer: of the fleet, if it has keys: then both sides prove that they have one.
     """
 
     def __init__(
-        self, backend: Backend, ticket: Ticket, into: Memory, *, io_seconds: float, changed: Callable[[], None]
+        self,
+        backend: Backend,
+        ticket: Ticket,
+        into: Memory,
+        *,
+        io_seconds: float,
+        changed: Callable[[], None],
+        signer: Signer | None = None,
     ) -> None:
-        self._backend, self._ticket, self._into = backend, ticket, into
+        self._backend, self._ticket, self._into, self._signer = backend, ticket, into, signer
         self._io_seconds, self._changed = io_seconds, changed
         self._regions = _regions(into)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -174,9 +184,14 @@ class Connection:
             control.end()
 
     def _admitted(self, control: Control) -> Answer:
-        """Show the secret, and take the invitation."""
-        wire.send(control.sock, [wire.hello(self._ticket)], self._io_seconds)
-        answer = wire.read_answer(control.sock, self._io_seconds)
+        """Show the secret, or prove that we have a key, and take the invitation."""
+        ticket, channel = self._ticket, control.channel
+        if self._signer is None:
+            channel.send(wire.hello(ticket), self._io_seconds)
+        else:
+            claim, hello = Claim(self._backend.name, ticket.key, ticket.secret), partial(wire.keyed_hello, ticket)
+            prove(channel, self._signer, claim, hello, control.peer, self._io_seconds)
+        answer = wire.read_answer(channel, self._io_seconds)
         if answer.word != Word.OK:
             raise control.refusal(answer.word)
         return answer
@@ -203,11 +218,12 @@ class Connection:
 
     def _fetch(self, pair: Communicator, control: Control, pull: Pull, message_bytes: int) -> None:
         self._backend.settle(self._into.device)
-        wire.send(control.sock, wire.request(pull.spans), self._io_seconds)
+        for frame in wire.request(pull.spans):
+            control.channel.send(frame, self._io_seconds)
         places = Places.of(self._into)
         messages = (places.message(span) for span in cut(pull.spans, message_bytes))
         conduct.move(pair, control, messages, pair.receive, moved=pull.landed)
-        wire.send(control.sock, [bytes([Word.DONE])], self._io_seconds)
+        control.channel.send(bytes([Word.DONE]), self._io_seconds)
         pull.done = True
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 
+from coldstart.channels import Channel
 from coldstart.errors import TransportError
 from coldstart_nccl import wire
 from coldstart_nccl.wire import Word
@@ -32,8 +33,8 @@ class Control:
     """
 
     def __init__(self, sock: socket.socket, peer: str, stall_seconds: float) -> None:
-        self.sock = sock
-        self._peer, self._stall_seconds = peer, stall_seconds
+        self.sock, self.channel = sock, Channel(sock)
+        self.peer, self._stall_seconds = peer, stall_seconds
         self._lock = threading.Lock()
         self._stopped: TransportError | None = None
         self._closed = False
@@ -83,7 +84,7 @@ class Control:
         if not (self.peer_done or self._peer_asks):  # what comes then is for others to read
             self._hear()
         if time.monotonic() - self._moved > self._stall_seconds:
-            raise TransportError(f"{self._peer} moved nothing for {self._stall_seconds:g} s", reason="timeout")
+            raise TransportError(f"{self.peer} moved nothing for {self._stall_seconds:g} s", reason="timeout")
 
     def idle(self, wake: int) -> None:
         """Wait for a word of the peer, for our own end, or for a number written to the event descriptor ``wake``.
@@ -94,7 +95,8 @@ class Control:
         poll = select.poll()
         for descriptor in (self.sock.fileno(), wake):
             poll.register(descriptor, select.POLLIN)
-        poll.poll()
+        if not self.channel.waiting:
+            poll.poll()
         with suppress(BlockingIOError):
             os.eventfd_read(wake)
         if self._stopped is not None:
@@ -114,11 +116,11 @@ class Control:
         poll = select.poll()
         poll.register(self.sock.fileno(), select.POLLIN)
         while not self._peer_asks:
-            found = poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)
+            found = self.channel.waiting or poll.poll(max(deadline - time.monotonic(), 0.0) * 1000)
             if self._stopped is not None:
                 raise self._stopped
             if not found:
-                raise TransportError(f"{self._peer} asked for nothing before the end of its grant", reason="revoked")
+                raise TransportError(f"{self.peer} asked for nothing before the end of its grant", reason="revoked")
             try:
                 self._hear()
             except _Gone:
@@ -132,24 +134,23 @@ class Control:
         if self._stopped is not None:
             return self._stopped
         if isinstance(error, TimeoutError):
-            return TransportError(f"{self._peer} said nothing for {self._stall_seconds:g} s", reason="timeout")
+            return TransportError(f"{self.peer} said nothing for {self._stall_seconds:g} s", reason="timeout")
         if isinstance(error, OSError):
-            return TransportError(f"{self._peer} closed the connection: {error.strerror or error}", reason="closed")
+            return TransportError(f"{self.peer} closed the connection: {error.strerror or error}", reason="closed")
         return error
 
     def _say(self, word: Word) -> None:
-        with suppress(OSError):
-            os.write(self.sock.fileno(), bytes([word]))  # does not wait either
+        self.channel.try_send(bytes([word]))
 
     def _hear(self) -> None:
         try:
-            said = os.read(self.sock.fileno(), 1)
-        except BlockingIOError:  # nothing: a socket with a timeout is non-blocking
-            return
+            said = self.channel.hear(1)
         except OSError as error:
-            raise _Gone(f"{self._peer} is gone: {error.strerror or error}", reason="closed") from error
+            raise _Gone(f"{self.peer} is gone: {error.strerror or error}", reason="closed") from error
+        if said is None:
+            return
         if not said:
-            raise _Gone(f"{self._peer} has closed the connection", reason="closed")
+            raise _Gone(f"{self.peer} has closed the connection", reason="closed")
         if said[0] == Word.DONE:
             self.peer_done = True
             return
@@ -164,6 +165,6 @@ class Control:
     def refusal(self, word: int) -> TransportError:
         """The error that a word of the peer means."""
         if word not in wire.REASONS:
-            return TransportError(f"{self._peer} broke the protocol: it said {word}", reason="protocol")
+            return TransportError(f"{self.peer} broke the protocol: it said {word}", reason="protocol")
         reason, words = wire.REASONS[Word(word)]
-        return TransportError(f"{self._peer} {words}", reason=reason)
+        return TransportError(f"{self.peer} {words}", reason=reason)

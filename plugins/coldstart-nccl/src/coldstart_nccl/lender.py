@@ -7,7 +7,6 @@ loop (``transport.py``) nor any library (``communicator.py``).
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
 import socket
@@ -17,8 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from coldstart.admission import Doorkeeper, Hello, Verdict
 from coldstart.driver import apart_from_captures
 from coldstart.errors import TransportError
+from coldstart.layout import Span
 from coldstart.ports import Grant, Memory, TransportSettings
 from coldstart_nccl import conduct, hush, wire
 from coldstart_nccl.communicator import SENDER, Backend, Communicator, Message
@@ -32,6 +33,7 @@ from coldstart_nccl.wire import Answer, Ticket, Word
 MAX_PAIRS: Final = 2
 """Per grant: a pull, and one that has not yet noticed its end. Each holds memory of the device."""
 HELLO_SECONDS: Final = 2.0
+"""A caller that has not shown a secret, or proven a key, within this is a stranger, and left."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class Lender:
     def __init__(self, backend: Backend, settings: TransportSettings, ctas: int) -> None:
         self._backend, self._settings, self._ctas = backend, settings, ctas
         self._pace = Pace(settings.lend_bytes_per_second)
+        self._doorkeeper = Doorkeeper(backend.name, settings.signer)
         self._changed = threading.Condition()
         self._opening = threading.Lock()
         self._listener: Listener | None = None
@@ -71,6 +74,8 @@ class Lender:
         self._ending: set[_Lent] = set()
         self._callers = 0
         self._closed = False
+        self.sent = 0
+        """Bytes that the library says have been moved."""
 
     def lend(self, grant: Grant, memory: Memory) -> Ticket:
         """Open ``memory`` to the holder of the returned ticket; a second call replaces the first."""
@@ -156,15 +161,17 @@ class Lender:
 
     @contextmanager
     def _admitted(self, sock: socket.socket) -> Iterator[tuple[_Lent, Control, Hush] | None]:
-        """The grant whose secret the caller shows; it counts as read for as long as the block lasts."""
+        """The grant that the caller may read under; it counts as read for as long as the block lasts."""
         control = Control(sock, "the joiner", self._settings.io_seconds)
         lent: _Lent | None = None
         try:
-            claimed = wire.read_hello(sock, HELLO_SECONDS)
+            until = time.monotonic() + HELLO_SECONDS
+            hello = wire.read_hello(control.channel, HELLO_SECONDS)
+            lent, word = self._judged(hello, control, until)
             self._met(sock)
-            lent, word = self._recognised(claimed, control)
             if lent is None:
-                wire.send(sock, [Answer(word).encode()], HELLO_SECONDS)
+                if word is not None:
+                    control.channel.send(Answer(word).encode(), HELLO_SECONDS)
                 yield None
             else:
                 yield lent, control, lent.talks[control]
@@ -179,10 +186,26 @@ class Lender:
         if listener is not None:
             listener.known(sock)
 
-    def _recognised(self, claimed: tuple[bytes, bytes] | None, control: Control) -> tuple[_Lent | None, Word]:
+    def _judged(self, hello: Hello | None, control: Control, until: float) -> tuple[_Lent | None, Word | None]:
+        """The grant that the caller has shown or proven to know; or the refusal, None if it has been said."""
+        if hello is None:
+            return None, Word.REFUSED
         with self._changed:
-            lent = self._grants.get(claimed[0]) if claimed is not None else None
-            if lent is None or claimed is None or not hmac.compare_digest(lent.ticket.secret, claimed[1]):
+            lent = self._grants.get(hello.transfer)
+        secret = lent.ticket.secret if lent is not None else None
+        match self._doorkeeper.judge(control.channel, hello, secret, until):
+            case Verdict.ADMITTED:
+                return self._recognised(lent, hello.transfer, control)
+            case Verdict.REFUSED:
+                return None, Word.REFUSED
+            case Verdict.UNPROVEN:
+                return None, Word.UNPROVEN
+            case Verdict.TURNED_AWAY:
+                return None, None
+
+    def _recognised(self, lent: _Lent | None, transfer: bytes, control: Control) -> tuple[_Lent | None, Word]:
+        with self._changed:
+            if lent is None or self._grants.get(transfer) is not lent:  # it was replaced meanwhile
                 return None, Word.REFUSED
             if not lent.open:
                 return None, Word.REVOKED
@@ -206,7 +229,7 @@ class Lender:
         try:
             places = Places.of(lent.memory)
             answer = self._answer(lent.memory.device, places.scattered)
-            wire.send(control.sock, [answer.encode()], self._settings.io_seconds)
+            control.channel.send(answer.encode(), self._settings.io_seconds)
             size = min(answer.message_bytes, lent.memory.layout.nbytes)
             pair = self._backend.connect(
                 SENDER, answer.invitation, lent.memory.device, largest=size, ctas=answer.ctas
@@ -242,7 +265,7 @@ class Lender:
         self, lent: _Lent, control: Control, pair: Communicator, places: Places, message_bytes: int
     ) -> None:
         """Serve one pull."""
-        spans = wire.read_request(control.sock, self._settings.io_seconds)
+        spans = wire.read_request(control.channel, self._settings.io_seconds)
         if spans is None or not fits(spans, lent.memory.layout):
             raise _Outside("the joiner asked for bytes outside the layout", reason="protocol")
         self._backend.settle(lent.memory.device)  # the weights may have been written on any stream
@@ -253,8 +276,12 @@ class Lender:
                 raise _ended(self._backend.name)
             return self._pace.reserve(count, now)
 
-        conduct.move(pair, control, messages, pair.send, may_go=may_go)
+        conduct.move(pair, control, messages, pair.send, may_go=may_go, moved=self._count)
         conduct.wait_for_peer(control)
+
+    def _count(self, span: Span) -> None:
+        with self._changed:
+            self.sent += span.length
 
 
 def closed(name: str) -> TransportError:

@@ -91,6 +91,11 @@ class CollectiveTransport:
         """Whether a joiner is connected for the grant."""
         return self._lender.reading(transfer)
 
+    @property
+    def sent(self) -> int:
+        """See ``ports.Counting``."""
+        return self._lender.sent
+
     async def connect(self, ticket: bytes, into: Memory) -> None:
         """Build a pair with the source; see ``ports.Connecting.connect``.
 
@@ -147,7 +152,12 @@ class CollectiveTransport:
 
     def _begun(self, address: wire.Ticket, into: Memory, changed: Callable[[], None]) -> Connection:
         connection = Connection(
-            self._backend, address, into, io_seconds=self._settings.io_seconds, changed=changed
+            self._backend,
+            address,
+            into,
+            io_seconds=self._settings.io_seconds,
+            changed=changed,
+            signer=self._settings.signer,
         )
         self._connections = {each for each in self._connections if each.thread.is_alive()} | {connection}
         connection.thread.start()

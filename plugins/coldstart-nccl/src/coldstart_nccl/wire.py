@@ -10,7 +10,9 @@ Decides every byte of it and every bound on it. It must not know threads, grants
 
 Either side leaves with a Word that says why.
 
-Who sees the ticket can read the weights. Nothing here is encrypted.
+Where the fleet has keys, both sides prove theirs first, and all that follows is authenticated
+(``coldstart.admission``); the joiner's hello has a number then, and no secret. Else who sees the ticket can read the
+weights. Nothing is encrypted, and what the library moves is authenticated by the digest alone.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ import hashlib
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Annotated, Final
 
 import msgspec
 
+from coldstart.admission import WANTS_PROOF, Hello
+from coldstart.channels import Channel
 from coldstart.errors import TransportError
 from coldstart.layout import Span
 
@@ -39,8 +43,9 @@ MESSAGE_BOUNDS: Final = (1 << 12, 1 << 30)
 MAX_CTAS: Final = 32
 
 _MAGIC: Final = b"CSN2"
+_KEYED: Final = b"CSNK"
 _HELLO: Final = Struct("!4s16s16s")
-"""Magic with version, the transfer's hashed name, the secret."""
+"""Magic with version, the transfer's hashed name, the secret; or, with keys, a number that is to be signed."""
 _BATCH: Final = Struct("!HB")
 _SPAN: Final = Struct("!QQ")
 _SPANS_PER_BATCH: Final = 1024
@@ -60,6 +65,8 @@ class Word(enum.IntEnum):
     FAILED = 6
     ASK = 7
     READY = 8
+    UNPROVEN = 9
+    """Only who proves that it has a key of the fleet is admitted here."""
 
 
 REASONS: Final = {
@@ -68,6 +75,7 @@ REASONS: Final = {
     Word.REVOKED: ("revoked", "has ended the grant"),
     Word.BAD_REQUEST: ("protocol", "says that the request is outside its layout"),
     Word.FAILED: ("closed", "could not go on"),
+    Word.UNPROVEN: ("refused", WANTS_PROOF),
 }
 """What a word of the other side means as an error."""
 
@@ -111,13 +119,18 @@ def hello(ticket: Ticket) -> bytes:
     return _HELLO.pack(_MAGIC, ticket.key, ticket.secret)
 
 
-def read_hello(sock: socket.socket, seconds: float) -> tuple[bytes, bytes] | None:
-    """Hashed transfer and secret, or None if this is not our protocol. ``seconds`` are for all of it."""
+def keyed_hello(ticket: Ticket, number: bytes) -> bytes:
+    """Of a joiner with keys: the secret is not shown, but signed."""
+    return _HELLO.pack(_KEYED, ticket.key, number)
+
+
+def read_hello(channel: Channel, seconds: float) -> Hello | None:
+    """What the caller begins with, or None if this is not our protocol. ``seconds`` are for all of it."""
     magic: bytes
     transfer: bytes
-    secret: bytes
-    magic, transfer, secret = _HELLO.unpack(receive(sock, _HELLO.size, seconds))
-    return (transfer, secret) if magic == _MAGIC else None
+    word: bytes
+    magic, transfer, word = _HELLO.unpack(channel.receive(_HELLO.size, seconds))
+    return Hello(transfer, word, magic == _KEYED) if magic in (_MAGIC, _KEYED) else None
 
 
 def request(spans: Sequence[Span]) -> Iterator[bytes]:
@@ -129,17 +142,17 @@ def request(spans: Sequence[Span]) -> Iterator[bytes]:
         yield _BATCH.pack(len(batch), more) + b"".join(_SPAN.pack(span.offset, span.length) for span in batch)
 
 
-def read_request(sock: socket.socket, seconds: float) -> list[Span] | None:
+def read_request(channel: Channel, seconds: float) -> list[Span] | None:
     """Whatever the peer asks for after its word, or None if that is too much; the caller compares it with the layout.
     """
     deadline = time.monotonic() + seconds
     spans: list[Span] = []
     more = True
     while more:
-        count, more = _BATCH.unpack(receive(sock, _BATCH.size, deadline - time.monotonic()))
+        count, more = _BATCH.unpack(channel.receive(_BATCH.size, deadline - time.monotonic()))
         if not 0 < count <= _SPANS_PER_BATCH or len(spans) + count > MAX_SPANS:
             return None
-        data = receive(sock, count * _SPAN.size, deadline - time.monotonic())
+        data = channel.receive(count * _SPAN.size, deadline - time.monotonic())
         spans += [Span(offset, length) for offset, length in _SPAN.iter_unpack(data)]
     return spans
 
@@ -158,37 +171,17 @@ class Answer(msgspec.Struct, frozen=True):
         return bytes([self.word]) + _TERMS.pack(self.message_bytes, self.ctas, len(self.invitation)) + self.invitation
 
 
-def read_answer(sock: socket.socket, seconds: float) -> Answer:
+def read_answer(channel: Channel, seconds: float) -> Answer:
     """The source's answer. Raises TransportError when it is outside its bounds."""
     deadline = time.monotonic() + seconds
-    word = receive(sock, 1, seconds)[0]
+    word = channel.receive(1, seconds)[0]
     if word != Word.OK:
         return Answer(word)
-    message_bytes, ctas, length = _TERMS.unpack(receive(sock, _TERMS.size, deadline - time.monotonic()))
+    message_bytes, ctas, length = _TERMS.unpack(channel.receive(_TERMS.size, deadline - time.monotonic()))
     low, high = MESSAGE_BOUNDS
     if not (low <= message_bytes <= high and ctas <= MAX_CTAS and length <= MAX_INVITATION):
         raise TransportError("the source's answer is outside its bounds", reason="protocol")
-    return Answer(word, message_bytes, ctas, receive(sock, length, deadline - time.monotonic()))
-
-
-def receive(sock: socket.socket, size: int, seconds: float) -> bytes:
-    """Exactly ``size`` bytes within ``seconds``; a peer that sends a byte now and then gets no more time."""
-    deadline = time.monotonic() + seconds
-    data = bytearray()
-    while len(data) < size:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        more = sock.recv(size - len(data))
-        if not more:
-            raise ConnectionResetError("closed by the peer")
-        data += more
-    return bytes(data)
-
-
-def send(sock: socket.socket, frames: Iterable[bytes], seconds: float) -> None:
-    """Send ``frames``, each within ``seconds``."""
-    sock.settimeout(max(seconds, 0.001))
-    for frame in frames:
-        sock.sendall(frame)
+    return Answer(word, message_bytes, ctas, channel.receive(length, deadline - time.monotonic()))
 
 
 def shut(sock: socket.socket) -> None:

@@ -213,7 +213,17 @@ def assert_no_more(before: Mapping[str, object], after: Mapping[str, object]) ->
         assert now <= was + allowed, (what, was, now)
 
 
-def test_ten_cold_starts_give_their_memory_back(tmp_path: Path, environment: Mapping[str, str]) -> None:
+def keyed(environment: Mapping[str, str], path: Path) -> Mapping[str, str]:
+    """``environment`` for members of a fleet with keys, which digest by one of them."""
+    command = [sys.executable, "-m", "coldstart.cli.main", "keys", "new", str(path)]
+    subprocess.run(command, env=environment, capture_output=True, timeout=50, check=True)
+    return {**environment, "COLDSTART_KEYS": str(path), "COLDSTART_DIGEST": "blake2b"}
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_ten_cold_starts_give_their_memory_back(
+    with_keys: bool, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
     """Whole cold starts by ``coldstart.join`` that name the transport, all in one process of the joiner's."""
     from safetensors.torch import save_file
 
@@ -221,7 +231,8 @@ def test_ten_cold_starts_give_their_memory_back(tmp_path: Path, environment: Map
     checkpoint.mkdir()
     tensors = {f"layer.{index}.weight": torch.randn(4096, 4096, dtype=torch.float16) for index in range(32)}
     save_file(tensors, checkpoint / "model.safetensors")
-    named = {**environment, "COLDSTART_TRANSPORTS": "nccl", "COLDSTART_DIRECTORY": os.fspath(tmp_path / "store")}
+    member = keyed(environment, tmp_path / "keys") if with_keys else environment
+    named = {**member, "COLDSTART_TRANSPORTS": "nccl", "COLDSTART_DIRECTORY": os.fspath(tmp_path / "store")}
     with worker(0, named) as source, worker(1, named) as joiner:
         first = source.does(do="join", checkpoint=os.fspath(checkpoint), name="first", stay=True)
         assert first["path"] == "storage", first

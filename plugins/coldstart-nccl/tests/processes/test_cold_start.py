@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -25,10 +26,25 @@ anyio.run(main, *sys.argv[1:])
 """
 
 
+DISTRUSTFUL = """
+import sys
+from coldstart.membership import Membership
+from coldstart.signing import FleetSigner
+Membership._tell = lambda self, reason, words, count: print(words, file=sys.stderr, flush=True)
+proves = FleetSigner.proves
+FleetSigner.proves = lambda self, key, mac, domain, *words: proves(
+    self, "dropped" if domain == "gloo joiner" else key, mac, domain, *words
+)
+"""
+"""A source that does not know the key by which joiners over gloo prove themselves; its log goes to standard error."""
+
+
 @contextmanager
-def worker(checkpoint: Path, name: str, environment: Mapping[str, str]) -> Iterator[dict[str, object]]:
+def worker(
+    checkpoint: Path, name: str, environment: Mapping[str, str], before: str = ""
+) -> Iterator[dict[str, object]]:
     """A worker process until the end of the block, and the report of its cold start."""
-    command = [sys.executable, "-c", WORKER, str(checkpoint), name]
+    command = [sys.executable, "-c", before + WORKER, str(checkpoint), name]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdin is not None
@@ -47,6 +63,35 @@ def checkpoint(tmp_path: Path) -> Path:
     tensors = {"weight": torch.randn(3000, 1024), "bias": torch.randn(7), "scale": torch.tensor(2.5)}
     save_file(tensors, path / "model.safetensors")
     return path
+
+
+@pytest.fixture
+def keyed(installed: Mapping[str, str], tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a member of a fleet with keys, which digests by one of them."""
+    path = str(tmp_path / "keys")
+    command = [sys.executable, "-m", "coldstart.cli.main", "keys", "new", path]
+    subprocess.run(command, env=installed, capture_output=True, timeout=50, check=True)
+    return {**installed, "COLDSTART_KEYS": path, "COLDSTART_DIGEST": "blake2b"}
+
+
+@pytest.mark.timeout(120)
+def test_members_of_a_fleet_with_keys_start_from_each_other(checkpoint: Path, keyed: Mapping[str, str]) -> None:
+    asked = {**keyed, "COLDSTART_NCCL_GLOO": "1", "COLDSTART_TRANSPORTS": "gloo"}
+    with worker(checkpoint, "first", asked), worker(checkpoint, "second", asked) as second:
+        assert (second["path"], second["transport"], second["verified"]) == ("peer", "gloo", True), second
+        assert (second["detours"], second["refused"]) == ([], {})
+
+
+@pytest.mark.timeout(120)
+def test_who_is_refused_for_its_key_goes_on_to_the_next_transport(
+    checkpoint: Path, keyed: Mapping[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = {**keyed, "COLDSTART_NCCL_GLOO": "1", "COLDSTART_TRANSPORTS": "gloo,tcp"}
+    with worker(checkpoint, "first", asked, DISTRUSTFUL), worker(checkpoint, "second", asked) as second:
+        assert (second["path"], second["transport"], second["bytes_storage"]) == ("peer", "tcp", 0), second
+        (detour,) = cast("list[str]", second["detours"])
+        assert "wants a proof by a key that it knows (COLDSTART_KEYS)" in detour
+    assert "gloo joiner signs with a key that is not known here" in capfd.readouterr().err
 
 
 @pytest.mark.timeout(120)

@@ -14,7 +14,8 @@ from typing import Final
 from coldstart.errors import PluginUnavailable
 from coldstart.ports import API, Availability, TransportSettings
 from coldstart_transfer_engine import library
-from coldstart_transfer_engine.transport import NAME, TransferEngineTransport
+from coldstart_transfer_engine.line import NAME
+from coldstart_transfer_engine.transport import TransferEngineTransport
 
 __all__ = ["FACTORY", "Factory"]
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from coldstart.errors import TransportError
 from coldstart.layout import Span
-from coldstart.ports import Memory
+from coldstart.ports import Memory, Signer
 from coldstart_transfer_engine import lanes, line, scratch, sockets
 from coldstart_transfer_engine.exports import Open, table_of
 from coldstart_transfer_engine.joiner import Pull
@@ -50,6 +50,7 @@ class Connection:
         answer_seconds: how long the source may take to answer on the line.
         still_seconds: a source from which no read succeeds for so long is given up.
         told: called, from the thread, whenever something has ended: set-up, a pull, all of it.
+        signer: of the fleet, if it has keys.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Connection:
         answer_seconds: float,
         still_seconds: float,
         told: Callable[[], None],
+        signer: Signer | None = None,
     ) -> None:
         self._ticket, self._way, self._into, self._told = ticket, way, into, told
+        self._signer = signer
         self._opened = opened
         self._answer_seconds, self._still_seconds = answer_seconds, still_seconds
         self._local = table_of(into)
@@ -147,7 +150,7 @@ class Connection:
             self._told = _nobody  # who waited refers to us: without this, memory would lie until the garbage collector
 
     def _live(self) -> None:
-        source = Line(self._ticket, self._answer_seconds)
+        source = Line(self._ticket, self._answer_seconds, self._signer)
         try:
             engine = self._engine_of_ours()
             with lanes.opened(engine.route, self._into.device) as hands:

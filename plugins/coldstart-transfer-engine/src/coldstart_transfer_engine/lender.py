@@ -7,16 +7,18 @@ not know the event loop; ``transport.py`` calls it from threads. What is said is
 
 from __future__ import annotations
 
-import hmac
 import logging
 import os
 import secrets
+import select
 import socket
 import threading
 import time
 from contextlib import suppress
 from typing import Final
 
+from coldstart.admission import Doorkeeper, Hello, Verdict
+from coldstart.channels import Channel
 from coldstart.errors import TransportError
 from coldstart.ports import Grant, Memory, TransportSettings
 from coldstart_transfer_engine import line
@@ -24,7 +26,7 @@ from coldstart_transfer_engine.exports import Export, Exports
 from coldstart_transfer_engine.line import Status, Ticket, Way
 
 MAX_LINES: Final = 64
-"""Callers at one time, admitted or not; more are turned away."""
+"""Callers at one time, admitted or not; of too many the oldest goes that has not been admitted, else the new one."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class _Lent:
     def __init__(self, ticket: Ticket, export: Export, seconds: float) -> None:
         self.ticket, self.export = ticket, export
         self.deadline = time.monotonic() + seconds
-        self.lines: set[socket.socket] = set()
+        self.lines: set[Channel] = set()
 
     @property
     def seconds_left(self) -> float:
@@ -53,12 +55,15 @@ class Lender:
     def __init__(self, settings: TransportSettings, host: str, exports: Exports) -> None:
         self._cap, self._host, self._exports = settings.lend_bytes_per_second, host, exports
         self._machine = line.machine()
+        self._doorkeeper = Doorkeeper(line.NAME, settings.signer)
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
         self._grants: dict[bytes, _Lent] = {}
         self._ending: list[_Lent] = []
         self._callers: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
+        """Those of them that have not been admitted, the oldest first."""
         self._closed = False
 
     # ---------------------------------------------------------------------------------- grants
@@ -102,8 +107,8 @@ class Lender:
                 self._cut(key)
             self._changed.wait_for(lambda: not any(lent.lines for lent in self._ending), seconds)
             for lent in self._ending:  # whoever reads on does so without our engines
-                for sock in lent.lines:
-                    _shut(sock)
+                for reader in lent.lines:
+                    _shut(reader.sock)
                 lent.lines.clear()
             for sock in self._callers:
                 _shut(sock)
@@ -140,8 +145,8 @@ class Lender:
         lent = self._grants.pop(key, None)
         if lent is not None:
             self._ending.append(lent)
-            for sock in lent.lines:
-                _tell(sock, line.notice(Status.REVOKED))
+            for reader in lent.lines:
+                _tell(reader, line.notice(Status.REVOKED))
 
     def _sweep(self) -> None:
         """Give back the memory of ended grants that nobody reads any more."""
@@ -156,11 +161,12 @@ class Lender:
         if self._cap > 0:
             rate = self._rate()
             for lent in self._grants.values():
-                for sock in lent.lines:
-                    _tell(sock, line.notice(Status.OK, rate))
+                for reader in lent.lines:
+                    _tell(reader, line.notice(Status.OK, rate))
 
-    def _rate(self) -> float:
-        return self._cap / max(1, sum(len(lent.lines) for lent in self._grants.values()))
+    def _rate(self, more: int = 0) -> float:
+        """Of each, once there are so many ``more``."""
+        return self._cap / max(1, sum(len(lent.lines) for lent in self._grants.values()) + more)
 
     # ---------------------------------------------------------------------------------- lines
 
@@ -194,65 +200,97 @@ class Lender:
                     time.sleep(0.1)
                     continue
                 with self._changed:
-                    if self._closed or len(self._callers) >= MAX_LINES:
+                    if self._closed or not self._room():
                         sock.close()
                         continue
                     self._callers.add(sock)
+                    self._strangers[sock] = None
                 thread = threading.Thread(target=self._converse, args=(sock,), name="coldstart-te-line", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads on this machine: the caller is turned away
-                    self._finished(sock, None)
+                    self._finished(Channel(sock), None)
+
+    def _room(self) -> bool:
+        """Make room for one more caller, if there is none; false where all of them read. With the lock."""
+        if len(self._callers) < MAX_LINES:
+            return True
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        _shut(oldest)
+        return True
 
     def _converse(self, sock: socket.socket) -> None:
         lent: _Lent | None = None
+        channel = Channel(sock)
         try:
             line.tend(sock)
-            lent = self._admitted(sock, line.read_hello(sock))
-            if lent is None:
-                sock.sendall(line.answer(Status.REFUSED))
-            else:
-                sock.settimeout(None)
-                sock.recv(1)  # the joiner says nothing more: this is its end, or it is none of ours
+            until = time.monotonic() + line.HELLO_SECONDS
+            lent, status = self._judged(line.read_hello(channel), channel, until)
+            if lent is not None:
+                _until_heard(sock)  # the joiner says nothing more: this is its end, or it is none of ours
+            elif status is not None:
+                channel.send(line.answer(status), line.HELLO_SECONDS)
         except OSError:
             pass  # it has gone, or was cut off
+        except TransportError as error:
+            _log.info("transfer engine source: a caller was left: %s", error)
         finally:
-            self._finished(sock, lent)
+            self._finished(channel, lent)
 
-    def _admitted(self, sock: socket.socket, claimed: tuple[bytes, bytes] | None) -> _Lent | None:
-        """The grant whose secret the caller has shown, greeted as its reader."""
-        if claimed is None:
-            return None
+    def _judged(self, hello: Hello | None, channel: Channel, until: float) -> tuple[_Lent | None, Status | None]:
+        """The grant that the caller may read under, greeted as its reader; or the refusal, None if it has been said."""
+        if hello is None:
+            return None, Status.REFUSED
         with self._changed:
-            lent = self._grants.get(claimed[0])
-            if lent is None or not hmac.compare_digest(lent.ticket.secret, claimed[1]) or lent.seconds_left == 0:
-                return None
-            lent.lines.add(sock)
-            sock.setblocking(False)
-            try:  # under the lock, so that no notice comes before it; there is room for all of it
-                sock.sendall(line.answer(Status.OK, lent.seconds_left, self._rate(), lent.export.table))
-            except OSError:
-                lent.lines.discard(sock)
-                raise
-            self._share()
-            return lent
+            lent = self._grants.get(hello.transfer)
+        secret = lent.ticket.secret if lent is not None else None
+        match self._doorkeeper.judge(channel, hello, secret, until):
+            case Verdict.ADMITTED:
+                admitted = lent is not None and self._admitted(lent, hello.transfer, channel)
+                return (lent, None) if admitted else (None, Status.REFUSED)
+            case Verdict.REFUSED:
+                return None, Status.REFUSED
+            case Verdict.UNPROVEN:
+                return None, Status.UNPROVEN
+            case Verdict.TURNED_AWAY:
+                return None, None
 
-    def _finished(self, sock: socket.socket, lent: _Lent | None) -> None:
+    def _admitted(self, lent: _Lent, transfer: bytes, channel: Channel) -> bool:
+        with self._changed:
+            if self._grants.get(transfer) is not lent or lent.seconds_left == 0:
+                return False
+            greeting = line.answer(Status.OK, lent.seconds_left, self._rate(1), lent.export.table)
+            if not channel.try_send(greeting):  # under the lock, so that no notice comes before it; there is room
+                raise ConnectionAbortedError("no room for the answer")
+            self._strangers.pop(channel.sock, None)
+            lent.lines.add(channel)
+            self._share()
+            return True
+
+    def _finished(self, channel: Channel, lent: _Lent | None) -> None:
         with self._changed:  # closed under the lock, so that nobody shuts a descriptor that is reused
-            sock.close()
-            self._callers.discard(sock)
+            channel.sock.close()
+            self._callers.discard(channel.sock)
+            self._strangers.pop(channel.sock, None)
             if lent is not None:
-                lent.lines.discard(sock)
+                lent.lines.discard(channel)
                 self._share()
             self._changed.notify_all()
 
 
-def _tell(sock: socket.socket, words: bytes) -> None:
+def _until_heard(sock: socket.socket) -> None:
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLIN)
+    poll.poll()
+
+
+def _tell(reader: Channel, words: bytes) -> None:
     """Send a notice; a joiner that has not read hundreds of them is cut off, and finds out by itself."""
-    try:
-        sock.send(words, socket.MSG_DONTWAIT)
-    except OSError:
-        _shut(sock)
+    if not reader.try_send(words):
+        _shut(reader.sock)
 
 
 def _shut(sock: socket.socket) -> None:

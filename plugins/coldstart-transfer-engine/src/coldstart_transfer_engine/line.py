@@ -10,6 +10,10 @@ kernel closes it for whichever process dies.
                                             source: NOTICE whenever the terms change
     joiner closes: it reads no more         source closes: it has ended
 
+Where the fleet has keys, both sides prove theirs before the answer, and answer and notices are authenticated
+(``coldstart.admission``); the joiner's hello has a number then, and no secret. The library's own ports know
+neither ticket nor key.
+
 Decides every byte of it and every bound. It must not know the library; the source's side is
 ``lender.py``, the joiner's is :class:`Line`.
 """
@@ -25,22 +29,27 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from struct import Struct
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from coldstart.admission import WANTS_PROOF, Claim, Hello, prove
+from coldstart.channels import Channel
 from coldstart.errors import TransportError
+from coldstart.ports import Signer
 from coldstart_transfer_engine.places import MAX_PLACES, PLACE_BYTES, Table
 
+NAME: Final = "transfer-engine"
 MAX_TICKET: Final = 2048
 HELLO_SECONDS: Final = 2.0
 VERDICT_SECONDS: Final = 0.5
 """How long a failed read waits for the line to say why."""
 
 _MAGIC: Final = b"CTE1"
+_KEYED: Final = b"CTEK"
 _HELLO: Final = Struct("!4s16s16s")
 HELLO_BYTES: Final = _HELLO.size
 _ANSWER: Final = Struct("!BddI")
@@ -56,6 +65,8 @@ class Status(enum.IntEnum):
     OK = 0
     REFUSED = 1
     REVOKED = 2
+    UNPROVEN = 3
+    """Only who proves that it has a key of the fleet is admitted here."""
 
 
 class Way(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,13 +135,13 @@ def tend(sock: socket.socket) -> None:
 # ---------------------------------------------------------------------------------- the source's words
 
 
-def read_hello(sock: socket.socket) -> tuple[bytes, bytes] | None:
-    """Hashed transfer and secret, or None if this is not our protocol. Raises OSError, at the latest in 2 s."""
+def read_hello(channel: Channel) -> Hello | None:
+    """What the caller begins with, or None if this is not our protocol. Raises OSError, at the latest in 2 s."""
     magic: bytes
     transfer: bytes
-    secret: bytes
-    magic, transfer, secret = _HELLO.unpack(_receive(sock, _HELLO.size, HELLO_SECONDS))
-    return (transfer, secret) if magic == _MAGIC else None
+    word: bytes
+    magic, transfer, word = _HELLO.unpack(channel.receive(_HELLO.size, HELLO_SECONDS))
+    return Hello(transfer, word, magic == _KEYED) if magic in (_MAGIC, _KEYED) else None
 
 
 def answer(status: Status, seconds: float = 0.0, rate: float = 0.0, table: Table | None = None) -> bytes:
@@ -150,14 +161,24 @@ def hello(ticket: Ticket) -> bytes:
     return _HELLO.pack(_MAGIC, ticket.key, ticket.secret)
 
 
+def keyed_hello(ticket: Ticket, number: bytes) -> bytes:
+    """Of a joiner with keys: the secret is not shown, but signed."""
+    return _HELLO.pack(_KEYED, ticket.key, number)
+
+
 class Line:
     """The joiner's end of a line. While it is open, the source knows that it is read.
 
+    Args:
+        seconds: the source may take so long to answer.
+        signer: of the fleet, if it has keys.
+
     Raises:
-        TransportError: nobody there, the grant is not, or the answer is none of ours.
+        TransportError: nobody there, the grant is not, the answer is none of ours, or either side has no key that
+            the other one knows.
     """
 
-    def __init__(self, ticket: Ticket, seconds: float) -> None:
+    def __init__(self, ticket: Ticket, seconds: float, signer: Signer | None = None) -> None:
         self._name = f"{ticket.host}:{ticket.port}"
         self._unread = b""
         try:
@@ -168,28 +189,35 @@ class Line:
             ) from error
         try:
             tend(self._sock)
-            self._sock.sendall(hello(ticket))
-            self._greeted(time.monotonic() + seconds)
+            self._channel, deadline = Channel(self._sock), time.monotonic() + seconds
+            self._greet(ticket, seconds, signer)
+            self._greeted(deadline)
         except OSError as error:
             self.close()
             raise self._over("closed", f"said nothing: {error.strerror or error}") from error
         except BaseException:
             self.close()
             raise
-        self._sock.setblocking(False)
+
+    def _greet(self, ticket: Ticket, seconds: float, signer: Signer | None) -> None:
+        if signer is None:
+            self._channel.send(hello(ticket), seconds)
+            return
+        claim, peer = Claim(NAME, ticket.key, ticket.secret), f"the transfer engine source at {self._name}"
+        prove(self._channel, signer, claim, partial(keyed_hello, ticket), peer, seconds)
 
     def _greeted(self, deadline: float) -> None:
         status: int
         seconds: float
         rate: float
         count: int
-        data = _receive(self._sock, _ANSWER.size, deadline - time.monotonic())
+        data = self._channel.receive(_ANSWER.size, deadline - time.monotonic())
         status, seconds, rate, count = _ANSWER.unpack(data)
         if status != Status.OK:
-            raise self._over("refused", "does not know the grant")
+            raise self._over("refused", WANTS_PROOF if status == Status.UNPROVEN else "does not know the grant")
         if count > MAX_PLACES:
             raise self._over("protocol", f"has {count} pieces of memory, at most {MAX_PLACES} allowed")
-        self.table = Table.decode(_receive(self._sock, count * PLACE_BYTES, deadline - time.monotonic()))
+        self.table = Table.decode(self._channel.receive(count * PLACE_BYTES, deadline - time.monotonic()))
         self._rate, self._until = rate, time.monotonic() + seconds
 
     def rate(self) -> float:
@@ -200,11 +228,11 @@ class Line:
         """
         while True:
             try:
-                data = self._sock.recv(_NOTICE.size * 16)
-            except BlockingIOError:
-                break
+                data = self._channel.hear(_NOTICE.size * 16)
             except OSError as error:
                 raise self._over("closed", f"has ended: {error.strerror or error}") from error
+            if data is None:
+                break
             if not data:
                 raise self._over("closed", "has ended")
             self._unread += data
@@ -242,16 +270,3 @@ def _wait(descriptors: Iterable[int], seconds: float) -> None:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     poll.poll(min(seconds, _LONGEST_WAIT) * 1000)
-
-
-def _receive(sock: socket.socket, size: int, seconds: float) -> bytes:
-    """Exactly ``size`` bytes, within ``seconds`` for all of them. Raises OSError."""
-    deadline = time.monotonic() + seconds
-    data = b""
-    while len(data) < size:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        more = sock.recv(size - len(data))
-        if not more:
-            raise ConnectionResetError("closed by the peer")
-        data += more
-    return data

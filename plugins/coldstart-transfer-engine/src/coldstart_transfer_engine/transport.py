@@ -27,9 +27,8 @@ from coldstart_transfer_engine.exports import Export, Exports, table_of
 from coldstart_transfer_engine.joiner import Pull
 from coldstart_transfer_engine.lender import Lender
 from coldstart_transfer_engine.library import Engine, Route
-from coldstart_transfer_engine.line import Ticket, Way, decode_ticket
+from coldstart_transfer_engine.line import NAME, Ticket, Way, decode_ticket
 
-NAME: Final = "transfer-engine"
 QUIET_SECONDS: Final = 10.0
 """How long revoke and close wait for readers to end."""
 _ANSWER_SECONDS: Final = 3.0
@@ -185,6 +184,7 @@ class TransferEngineTransport:
                 answer_seconds=min(self._settings.io_seconds, _ANSWER_SECONDS),
                 still_seconds=self._settings.io_seconds,
                 told=told,
+                signer=self._settings.signer,
             )
 
         self._connections = {each for each in self._connections if not each.ended}

@@ -53,14 +53,23 @@ def worker(checkpoint: Path, name: str, device: str, environment: Mapping[str, s
             process.wait(60)
 
 
-def test_a_cold_start_from_gpu_to_gpu(tmp_path: Path, installed: Mapping[str, str]) -> None:
+def keyed(environment: Mapping[str, str], path: Path) -> Mapping[str, str]:
+    """``environment`` for members of a fleet with keys, which digest by one of them."""
+    command = [sys.executable, "-m", "coldstart.cli.main", "keys", "new", str(path)]
+    subprocess.run(command, env=environment, capture_output=True, timeout=50, check=True)
+    return {**environment, "COLDSTART_KEYS": str(path), "COLDSTART_DIGEST": "blake2b"}
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_a_cold_start_from_gpu_to_gpu(with_keys: bool, tmp_path: Path, installed: Mapping[str, str]) -> None:
     if "nvlink" not in library.routes("cuda:1"):
         pytest.skip(f"{library.version()} is built without NVLink")
     checkpoint = tmp_path / "model"
     checkpoint.mkdir()
     tensors = {f"layer{number}": torch.randn(4096, 8192 + number).to(torch.bfloat16) for number in range(24)}
     save_file(tensors, checkpoint / "model.safetensors")
-    preferring = {**installed, "COLDSTART_TRANSPORTS": "transfer-engine,tcp"}
+    member = keyed(installed, tmp_path / "keys") if with_keys else installed
+    preferring = {**member, "COLDSTART_TRANSPORTS": "transfer-engine,tcp"}
     with (
         worker(checkpoint, "first", "cuda:0", preferring) as first,
         worker(checkpoint, "second", "cuda:1", preferring) as second,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coldstart.errors import ConfigError
 from coldstart.ports import API, Availability
+from coldstart_transformers.importing import hushed
 
 if TYPE_CHECKING:
     from coldstart_transformers.skeleton import TransformersSkeleton
@@ -49,7 +50,8 @@ class Factory:
         """
         if options:
             raise ConfigError(f"the transformers skeleton has no option {min(options)!r}", advice="it knows auto=")
-        from coldstart_transformers.skeleton import TransformersSkeleton
+        with hushed():
+            from coldstart_transformers.skeleton import TransformersSkeleton
 
         return TransformersSkeleton(dtype=dtype, auto=auto)
 

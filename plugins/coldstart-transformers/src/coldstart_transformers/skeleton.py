@@ -3,7 +3,7 @@
 Decides the class, the dtype of each parameter and whether the checkpoint's tensors are the
 model's own, byte for byte. Everything else is an ordinary module (``coldstart.skeletons``).
 Nothing is ever fetched and no code from a checkpoint is run. transformers' own renaming of
-tensors is in ``naming.py``.
+tensors is in ``naming.py``, what it merges or cuts out of stored ones in ``rearranging.py``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank
+from coldstart.ports import Checkpoint, Rank, StoredAs, Widened
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import lacking
+from coldstart.skeletons.stored import lacking, named, one_to_one
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.bounds import check_size
 from coldstart_transformers.naming import Renamed, renamed
 from coldstart_transformers.quantised import Quantisation, is_quantised
 from coldstart_transformers.quiet import quiet
+from coldstart_transformers.rearranging import rearranged
 
 _BUG = "this is a bug in the transformers skeleton; please report the architecture"
 
@@ -136,24 +137,55 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         names = {**self._renamed(module, checkpoint).names, **self._parts}
         return {name: names[name] for name in carried if name in names}
 
-    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, str] | None:
-        return None if self._converted(module, checkpoint) else super().stored_names(module, checkpoint)
+    def find_stored(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        found = self._renamed(module, checkpoint)
+        return self._stored(module, found, checkpoint, self._merged(module, found, checkpoint) or {})
+
+    def stored_names(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
+        found = self._renamed(module, checkpoint)
+        merged = self._merged(module, found, checkpoint)
+        if merged is None:
+            return None
+        return one_to_one(self.carried(module), checkpoint, self._stored(module, found, checkpoint, merged))
+
+    def _merged(
+        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint
+    ) -> Mapping[str, StoredAs] | None:
+        """What the loader makes of several stored tensors, or of one; None where only the loader knows."""
+        if not found.known or (self._quantisation is not None and self._quantisation.reworks):
+            return None
+        return rearranged(module, found.conversions, checkpoint)
+
+    def _stored(
+        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint, merged: Mapping[str, StoredAs]
+    ) -> Mapping[str, StoredAs]:
+        carried = self.carried(module)
+        kept = {  # in float32, whatever the others are in
+            name: Widened(stored)
+            for name, stored in found.names.items()
+            if name in carried
+            and carried[name].dtype == torch.float32
+            and checkpoint.tensors[stored].dtype == "bfloat16"
+            and self._quantisation is None
+        }
+        names: dict[str, StoredAs] = {**found.names, **self._parts, **kept, **merged}
+        return {name: names[name] for name in carried if name in names}
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
             return ()  # what the loader calls the stored tensors is known to its converters only
-        carried = self.carried(module)
-        names = self.find_names(module, carried, checkpoint)
-        found = lacking(carried, checkpoint, names, shapes=not self._converted(module, checkpoint)) if names else ()
+        renamed = self._renamed(module, checkpoint)
+        merged = self._merged(module, renamed, checkpoint)
+        carried, stored = self.carried(module), self._stored(module, renamed, checkpoint, merged or {})
+        found = list(renamed.wanting(carried))
+        if stored and (merged is not None or not renamed.splits):
+            names = {name: next(iter(named(each))) for name, each in stored.items()}
+            found += lacking(carried, checkpoint, names, shapes=renamed.plain)
         ignored = [re.compile(each) for each in module._keys_to_ignore_on_load_missing or ()]
         return [words for words in found if not any(each.search(words.partition(" ")[0]) for each in ignored)]
 
     def unused(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         return sorted(set(super().unused(module, checkpoint)) - set(self._parts.values()))
-
-    def _converted(self, module: PreTrainedModel, checkpoint: Checkpoint) -> bool:
-        reworked = self._quantisation is not None and self._quantisation.reworks
-        return reworked or self._renamed(module, checkpoint).converted
 
     def _renamed(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Renamed:
         """What becomes of the tensors that are no part of another: those are stored as they are."""
@@ -174,8 +206,10 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         Raises:
             SkeletonError: the checkpoint lacks weights of this class, or has other shapes.
         """
-        loaded, absent = self._from_pretrained(type(module), checkpoint.path)
         carried = self.carried(module)
+        for words in self._renamed(module, checkpoint).wanting(carried):
+            raise SkeletonError(f"{checkpoint.path} is not whole: {words}", advice="fetch or export it again")
+        loaded, absent = self._from_pretrained(type(module), checkpoint.path)
         absent = [name for name in absent if name in carried]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""

@@ -1,65 +1,12 @@
-"""Everything that can happen to a joiner and to a source: facts, in the past tense.
-
-Events are the only input of the two machines. ``attempt`` numbers one try (one claim, one
-pull, one storage read); an event of an older attempt is stale and changes nothing. Events are
-internal and may change at will; what peers send each other is in ``messages.py``. What the
-machines ask for in return is in ``effects.py``.
-"""
+"""What can happen to a joiner: it starts, finds and loses sources, bytes land and are verified, its group decides."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-import msgspec
-
+from coldstart.events.common import AttemptEvent, Event
 from coldstart.group import Verdict
 from coldstart.links.rates import Passage
 from coldstart.plan import Chunks
 from coldstart.ports import Advert, Queue, Skip
-
-
-class Timer(StrEnum):
-    """The clocks a machine may set; each is armed, re-armed or disarmed by an effect."""
-
-    PATIENCE = "patience"
-    ANSWER = "answer"
-    RETRY = "retry"
-    STALL = "stall"
-    QUIET = "quiet"
-    CHECK = "check"
-    DRAIN = "drain"
-    RENEW = "renew"
-    GRANT = "grant"
-    TELL = "tell"
-    SCRUB = "scrub"
-    GROUP = "group"
-
-
-class Event(msgspec.Struct, frozen=True, tag=True):
-    """Base of all events."""
-
-
-class AttemptEvent(Event, frozen=True):
-    """Base of events that belong to one attempt; below zero it is one at a second source, beside the first."""
-
-    attempt: int
-
-
-# ----------------------------------------------------------------------------------- either side
-
-
-class Expired(Event, frozen=True):
-    """A timer ran out; ``subject`` tells apart timers of one kind (a grant's transfer id)."""
-
-    timer: Timer
-    subject: str = ""
-
-
-class DrainRequested(Event, frozen=True):
-    """The host wants to stop: finish or end what is in flight."""
-
-
-# ---------------------------------------------------------------------------------------- joiner
 
 
 class Started(Event, frozen=True):
@@ -120,7 +67,7 @@ class ClaimDeferred(AttemptEvent, frozen=True):
 
 
 class ClaimFailed(AttemptEvent, frozen=True):
-    """Coordination is down."""
+    """Coordination is down, or no peer could be read anyhow."""
 
     reason: str
 
@@ -272,7 +219,7 @@ class TruthConflicted(AttemptEvent, frozen=True):
 
 
 class SourceChanged(AttemptEvent, frozen=True):
-    """The source's weights or process changed while we read from it."""
+    """The source's weights were changed while we read from it, or since; what is verified equals the truth."""
 
     source: str
     reason: str
@@ -307,142 +254,4 @@ class GroupHeard(GroupEvent, frozen=True):
 class GroupLost(GroupEvent, frozen=True):
     """The group's record has been out of reach for so long that the other ranks count us as gone."""
 
-    reason: str
-
-
-# ---------------------------------------------------------------------------------------- source
-
-
-class ChunksShared(Event, frozen=True):
-    """``have`` is verified and may be lent while the other chunks still arrive, of these ``parts`` (empty: of all)."""
-
-    have: Chunks
-    parts: tuple[int, ...] = ()
-
-
-class SharingEnded(Event, frozen=True):
-    """What was shared may be lent no more: the memory is left, or will be written again."""
-
-
-class LendingStarted(Event, frozen=True):
-    """The weights are verified and may be lent."""
-
-
-class Advertised(Event, frozen=True):
-    """The advert stands until its lease ends; ``struck`` if nobody is sent here for all that.
-
-    The store has heard that the transfers in ``ended`` are over.
-    """
-
-    struck: bool = False
-    ended: tuple[str, ...] = ()
-
-
-class AdvertFailed(Event, frozen=True):
-    """Coordination is down; the advert may be gone. Or there is a ``conflict``: the store holds another truth."""
-
-    reason: str
-    conflict: bool = False
-
-
-class StoreRenewed(Event, frozen=True):
-    """The store lost its memory: nothing we told it is known there any more."""
-
-
-class HelloReceived(Event, frozen=True):
-    """A joiner claimed a slot here and asks for an offer."""
-
-    transfer: str
-    joiner: str
-    fence: int
-    number: int
-    layout: str
-    transports: tuple[str, ...]
-    trace: str = ""
-
-
-class OfferOpened(Event, frozen=True):
-    """The transport opened our memory to one grant."""
-
-    transfer: str
-    ticket: bytes
-
-
-class OfferFailed(Event, frozen=True):
-    """The transport cannot open our memory."""
-
-    transfer: str
-    reason: str
-
-
-class AcceptReceived(Event, frozen=True):
-    """The joiner proved that it is alive and means this transfer; repeated as a sign of life."""
-
-    transfer: str
-
-
-class DoneReceived(Event, frozen=True):
-    """The joiner needs the grant no more."""
-
-    transfer: str
-    outcome: str
-
-
-class GrantClosed(Event, frozen=True):
-    """A revoked grant is quiet: nobody reads our memory for it."""
-
-    transfer: str
-
-
-class DoubtReceived(Event, frozen=True):
-    """A joiner computed a wrong digest for a chunk that it read here."""
-
-    transfer: str
-    chunk: int
-
-
-class WeightsChanged(Event, frozen=True):
-    """The host is about to change the weights in place."""
-
-
-class WeightsSettled(Event, frozen=True):
-    """The host has done with changing; whether they are what they were is to be seen."""
-
-
-class WeightsProven(Event, frozen=True):
-    """What was to be inspected equals the truth, as of ``generation``."""
-
-    generation: int
-
-
-class WeightsDamaged(Event, frozen=True):
-    """``chunk`` of our memory does not equal the truth, as of ``generation``; ``what`` lies there, in words."""
-
-    generation: int
-    chunk: int
-    what: str = ""
-
-
-class WeightsMoved(Event, frozen=True):
-    """The host's weights are not where they were verified, as of ``generation``; ``what`` has become of which."""
-
-    generation: int
-    what: str
-
-
-class Scrubbed(Event, frozen=True):
-    """A turn of scrubbing, in which ``chunks`` were due, found nothing wrong, as of ``generation``.
-
-    It took ``seconds`` of a core.
-    """
-
-    generation: int
-    chunks: Chunks
-    seconds: float
-
-
-class ScrubFailed(Event, frozen=True):
-    """A turn of scrubbing could not look, or not digest: nothing is known."""
-
-    generation: int
     reason: str
