@@ -1,8 +1,8 @@
 """What lending costs the source: the time of a matrix product, alone and while a joiner pulls.
 
-Decides which products count as disturbed: those that ran wholly while bytes were on their way, and that they are
-compared with those of before and after, since a device slows down as it gets warm. Both sides read one clock (the
-monotonic clock of the host), so that the source can tell afterwards.
+Decides which products count as disturbed, those that ran wholly while bytes were on their way, and which as alone,
+those of the rests between: a device slows down as it gets warm, so the source multiplies all the time, and pulls and
+rests take turns. Both sides read one clock (the monotonic clock of the host), so that the source can tell afterwards.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from benchmarks.gpu.words import Figure
 
 SIDE: Final = 8192
 TOY_SIDE: Final = 256
-ALONE_SECONDS: Final = 1
-"""Before lending, and as long after it."""
-PULL_SECONDS: Final = 3
-"""Pulls follow each other for so long, and at least three of them."""
+WARM_SECONDS: Final = 2
+"""The source multiplies for so long before the first pull: its device has to become as warm as it will be."""
+PULL_SECONDS: Final = 6
+"""Pulls and rests take turns for so long, at least three times."""
+TURN_SECONDS: Final = 0.2
+"""Pulls follow each other for so long, then there is a rest that is as long."""
 
 Span = tuple[float, float]
 """Monotonic seconds of a beginning and an end."""
@@ -47,37 +49,34 @@ async def _joiner(task: Task) -> None:
         borrower = Borrower(task, *mine)
         await borrower.pull(verified=False)
         task.peer.say(b"end")
-        await anyio.to_thread.run_sync(task.peer.hear)  # the source has measured what it does alone
-        pulls: list[Span] = []
+        await anyio.to_thread.run_sync(task.peer.hear)  # the source is warm
+        pulls, turns = list[Span](), 0
         until = time.monotonic() + task.scaled(PULL_SECONDS, 0)
-        while len(pulls) < 3 or time.monotonic() < until:
-            pulls.append(await borrower.pull(verified=False, checked=False))
+        while turns < 3 or time.monotonic() < until:
+            turns, rest = turns + 1, time.monotonic() + TURN_SECONDS
+            while time.monotonic() < rest:
+                pulls.append(await borrower.pull(verified=False, checked=False))
+            await anyio.sleep(TURN_SECONDS)
         task.peer.say(b"end")
         task.peer.say(msgspec.json.encode(pulls))
         await anyio.to_thread.run_sync(task.peer.hear)
 
 
 async def _source(task: Task) -> None:
-    multiply, alone, during = _product(task), list[Sample](), list[Sample]()
+    multiply, products = _product(task), list[Sample]()
     async with opened(task) as mine:
         await lend(task, *mine)
-        await _undisturbed(task, multiply, alone)
-        del alone[: len(alone) // 4]  # the clock of the device has to rise first
-        task.peer.say(b"")
+        warm = time.monotonic() + task.scaled(WARM_SECONDS, 0)
+        await anyio.to_thread.run_sync(_repeat, multiply, list[Sample](), lambda: time.monotonic() > warm)
         over = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.to_thread.run_sync, _repeat, multiply, during, over.is_set)
+            tasks.start_soon(anyio.to_thread.run_sync, _repeat, multiply, products, over.is_set)
+            task.peer.say(b"")
             await lend(task, *mine)
             over.set()
         pulls = msgspec.json.decode(await anyio.to_thread.run_sync(task.peer.hear), type=list[Span])
-        await _undisturbed(task, multiply, alone)
-        _tell(task, alone, during, pulls)
+        _tell(task, products, pulls)
         task.peer.say(b"")
-
-
-async def _undisturbed(task: Task, multiply: Callable[[], Sample], into: list[Sample]) -> None:
-    until, least = time.monotonic() + task.scaled(ALONE_SECONDS, 0), len(into) + 20
-    await anyio.to_thread.run_sync(_repeat, multiply, into, lambda: len(into) > least and time.monotonic() > until)
 
 
 _event: Callable[..., torch.cuda.Event] = torch.cuda.Event
@@ -115,16 +114,14 @@ def _repeat(multiply: Callable[[], Sample], into: list[Sample], enough: Callable
         into.append(multiply())
 
 
-def _tell(task: Task, alone: Sequence[Sample], during: Sequence[Sample], pulls: Sequence[Span]) -> None:
+def _tell(task: Task, products: Sequence[Sample], pulls: Sequence[Span]) -> None:
     name = task.order.case.removeprefix("lending ")
-    disturbed = [took for (began, ended), took in during if any(low <= began and ended <= high for low, high in pulls)]
-    lent = sum(high - low for low, high in pulls)
-    rate = task.layout.payload * len(pulls) / lent / 1e9
-    quiet = tuple(took for _, took in alone)
-    task.tell(Figure("matrix product, alone", "ms", quiet))
-    if not disturbed:
+    during = tuple(took for ran, took in products if any(low <= ran[0] and ran[1] <= high for low, high in pulls))
+    alone = tuple(took for ran, took in products if not any(low < ran[1] and ran[0] < high for low, high in pulls))
+    if not during:
         raise RuntimeError("no matrix product ran wholly within a pull")
-    busy = tuple(disturbed)
-    task.tell(Figure(f"matrix product while lending by {name}", "ms", busy, note=f"lent at {rate:.1f} GB/s"))
-    ratio = statistics.median(busy) / statistics.median(quiet)
+    rate = task.layout.payload * len(pulls) / sum(high - low for low, high in pulls) / 1e9
+    task.tell(Figure("matrix product, alone", "ms", alone))
+    task.tell(Figure(f"matrix product while lending by {name}", "ms", during, note=f"lent at {rate:.1f} GB/s"))
+    ratio = statistics.median(during) / statistics.median(alone)
     task.tell(Figure(f"{name}: product while lending / alone", "ratio", (ratio,)))

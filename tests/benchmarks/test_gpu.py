@@ -23,9 +23,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.processes
 def test_the_script_runs_at_toy_sizes_without_a_gpu(tmp_path: Path) -> None:
     output = tmp_path / "gpu.json"
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "benchmarks.gpu", "--cpu", "--json", str(output)]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=55)
+    with tempfile.TemporaryDirectory() as short:  # a socket lies below it
+        environ = {**os.environ, "TMPDIR": short}
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=55)
+        left = list(Path(short).glob("coldstart-gpu-*"))
     assert done.returncode == 0, done.stderr
     result = msgspec.json.decode(output.read_bytes(), type=Result)
     measured = {row.label for row in result.rows if row.figure is not None}
@@ -39,7 +41,7 @@ def test_the_script_runs_at_toy_sizes_without_a_gpu(tmp_path: Path) -> None:
     assert missing["loop llama"] == "needs CUDA"
     assert all(row.share is not None for row in result.rows if row.limit and row.figure and row.figure.unit == "GB/s")
     assert "verified as it lands" in done.stdout
-    assert list(tmp_path.glob("coldstart-gpu-*")) == []
+    assert left == []
 
 
 # --------------------------------------------------------------------------------- cases that go wrong
