@@ -17,7 +17,7 @@ from coldstart.errors import ConfigError
 from coldstart.group import Group
 from coldstart.group import checked as checked_group
 from coldstart.identity import Rank, is_id
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress
 
@@ -48,12 +48,17 @@ def check_worker(name: object) -> None:
 
 
 def check_helpers(
-    bus: Bus | None, consensus: Consensus | None, prefer: Prefer | None, tell: Callable[[Progress], None] | None
+    bus: Bus | None,
+    consensus: Consensus | None,
+    prefer: Prefer | None,
+    at_once: AtOnce,
+    tell: Callable[[Progress], None] | None,
 ) -> None:
     """The host's own objects have what is asked of them."""
     _check_members("bus", bus, Bus)
     _check_members("consensus", consensus, Consensus)
     _check_plain("prefer", prefer, "give a function of coldstart.policies, or one like them")
+    _check_plain("at_once", at_once, "give a function of coldstart.policies, or one like them")
     _check_plain("on_progress", tell, "give a function that takes a coldstart.Progress, or use Replica.progress")
 
 

@@ -45,7 +45,8 @@ class ClaimSource(Effect, frozen=True):
     ClaimDeferred, ClaimFailed or TruthDisputed; one that was deferred may be answered by SourceClaimed at any
     time, and is kept in line by asking again. The transports in ``without`` are not asked for. ``have`` chunks
     are here already; a source that lends to another will do after ``share`` seconds in line. Where ``crowd`` others
-    stand in line, a part of the stream will do (0: never); ``part`` asks for that one and never leads."""
+    stand in line, a part of the stream will do (0: never); ``part`` asks for that one and never leads. Without
+    ``queue`` it stands in no line and never leads: who has nothing goes first."""
 
     attempt: int
     exclude: tuple[str, ...]
@@ -54,6 +55,7 @@ class ClaimSource(Effect, frozen=True):
     share: float = 0.0
     crowd: int = 0
     part: int = -1
+    queue: bool = True
 
 
 class FetchTruth(Effect, frozen=True):

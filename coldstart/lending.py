@@ -69,6 +69,7 @@ class Lending:
         left: Callable[[], Awaitable[None]],
         rack: str = "",
         received: Callable[[], int] = int,
+        cap: int = 0,
         renewed: Callable[[], None] = lambda: None,
     ) -> None:
         self._station, self._worker = station, station.worker
@@ -76,7 +77,7 @@ class Lending:
         self._inspector = inspector
         self._terms, self._host, self._rack = terms, host, rack
         self._advertised, self._left = advertised, left
-        self._received, self._renewed = received, renewed
+        self._received, self._renewed, self._cap = received, renewed, cap
         self._complete = False
         self._numbers: dict[str, int] = {}
         self._opening: set[str] = set()
@@ -195,6 +196,7 @@ class Lending:
             rack=self._rack,
             parts=effect.parts,
             rate=self._received(),
+            cap=self._cap,
         )
         standing = await bus.advertise(self._station.key, advert, self._terms.lease, effect.held, effect.ended)
         self._renewed()

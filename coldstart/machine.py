@@ -29,6 +29,7 @@ from coldstart.phases.states import (
     Transferring,
 )
 from coldstart.plan import Limits
+from coldstart.policies import AtOnce, source_bound
 
 PAGES: Mapping[type[State], Page] = {
     page.state: page
@@ -44,9 +45,10 @@ PAGES: Mapping[type[State], Page] = {
 }
 
 
-def initial(limits: Limits, group: Group | None = None) -> State:
+def initial(limits: Limits, group: Group | None = None, at_once: AtOnce = source_bound) -> State:
     """A joiner before it starts; a group of one is none."""
-    return Idle(Journey(limits, accord=Accord(group) if group is not None and group.size > 1 else None))
+    accord = Accord(group) if group is not None and group.size > 1 else None
+    return Idle(Journey(limits, accord=accord, at_once=at_once))
 
 
 def step(state: State, event: Event, at: float) -> Move:

@@ -43,7 +43,7 @@ from coldstart.mail import Mail
 from coldstart.namesakes import Namesakes
 from coldstart.phases.states import Draining, Serving, State
 from coldstart.plan import Limits
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Connecting, Consensus, Growing, Transport
 from coldstart.refusals import Refusals
 from coldstart.runner import Observer, Runner
@@ -91,6 +91,9 @@ class Policy(msgspec.Struct, frozen=True):
     scrub: float = 0.0
     scrub_share: float = Pace().share
     """See :class:`coldstart.scrubbing.Pace`."""
+    at_once: AtOnce = source_bound
+    cap: int = 0
+    """Bytes per second that the source may send, as its transports were told; 0: not limited."""
 
 
 class Node:
@@ -146,6 +149,7 @@ class Node:
             growing,
             loaded=storage.loaded,
             storage_rate=links.storage(target.mount),
+            abortable=tuple(name for name, each in means.transports.items() if each.traits.abortable),
         )
         favours = dict if means.ordered else partial(links.favours, names)
         self._claiming = Claiming(
@@ -176,6 +180,7 @@ class Node:
             received=lambda: links.received,
             advertised=self._claiming.resign,
             left=self._departing.left,
+            cap=policy.cap,
             renewed=_nothing if self._namesakes is None else self._namesakes.renewed,
         )
         self._journal: Journal | None = None
@@ -187,7 +192,11 @@ class Node:
             self._journal = Journal(means.bus, header, layout, began, refused)
             told, lend_told = (*told, self._journal.joiner), (*lend_told, self._journal.source)
         self.joiner: Runner[State] = Runner(
-            machine.initial(policy.limits, group), machine.step, machine.ended, self._joining.perform, told
+            machine.initial(policy.limits, group, policy.at_once),
+            machine.step,
+            machine.ended,
+            self._joining.perform,
+            told,
         )
         self.source: Runner[Source] = Runner(
             Source(terms), source.step, _closed, self._lending.perform, lend_told

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -67,6 +68,10 @@ class Chunks(msgspec.Struct, frozen=True):
 
     def add(self, chunk: int) -> Chunks:
         return Chunks(self.bits | 1 << chunk)
+
+    def lowest(self, count: int) -> Chunks:
+        """The first ``count`` of them, or all where there are fewer."""
+        return Chunks.of(islice(self, max(count, 0)))
 
 
 @lru_cache(maxsize=64)

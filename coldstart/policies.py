@@ -1,12 +1,15 @@
-"""Which source a joiner would rather have: plain functions, which an operator may replace.
+"""Which source a joiner would rather have, and how many at once: plain functions, which an operator may replace.
 
     async with coldstart.join(checkpoint, prefer=coldstart.policies.quickest) as replica: ...
+    async with coldstart.join(checkpoint, at_once=coldstart.policies.one_source) as replica: ...
 
-A policy sees the adverts of its shard and where it stands, and names the workers that it prefers, the best first. The
-store takes the first of those that will do (a free slot, the right layout, chunks that are missing), and ranks
-the others itself where none of them will: nearest, least loaded, most complete. So a policy can make a start
-slower, never wrong. It is asked before each claim, which costs one more call to the store; by default there
-is none. The same functions run in the simulator (``Scenario.prefer``). Nothing here knows a clock or the world.
+A policy of the first kind sees the adverts of its shard and where it stands, and names the workers that it prefers, the
+best first. The store takes the first of those that will do (a free slot, the right layout, chunks that are missing),
+and ranks the others itself where none of them will: nearest, least loaded, most complete. So a policy can make a
+start slower, never wrong. It is asked before each claim, which costs one more call to the store; by default there
+is none. One of the second kind sees how a transfer goes, and says from how many sources at once it should come; it is
+asked whenever bytes have come, and can make a start slower, never wrong, either. The same functions run in the
+simulator (``Scenario.prefer``, ``Scenario.at_once``). Nothing here knows a clock or the world.
 """
 
 from __future__ import annotations
@@ -57,3 +60,56 @@ def quickest(here: Here, adverts: Sequence[Advert]) -> Sequence[str]:
 def complete(here: Here, adverts: Sequence[Advert]) -> Sequence[str]:
     """Those that have everything: no source then waits for a source of its own."""
     return [advert.worker for advert in adverts if advert.have >= advert.total]
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """How a transfer goes.
+
+    Args:
+        sources: from how many it comes now.
+        rate: bytes per second from all of them together, since there were so many.
+        before: of the first one alone, where a second one was added; 0: none was.
+        link: the best that the link from the first one's host has given, in bytes per second; 0: not known.
+        cap: bytes per second that the first one sends at most, to everybody together; 0: not limited.
+        left: bytes that are missing.
+        watched: seconds for which ``rate`` was measured.
+    """
+
+    sources: int
+    rate: float
+    before: float
+    link: float
+    cap: float
+    left: int
+    watched: float
+
+
+AtOnce = Callable[[Flow], int]
+"""From how many sources a transfer should come. More than two are as good as two, and fewer than one as one."""
+
+WATCHED = 1.0
+"""Seconds until a rate is believed: connections start slowly."""
+WORTH = 2.0
+"""Seconds that the rest must still take from the first source: a second one costs a claim, a handshake and a slot."""
+FULL = 0.8
+"""A link that gives this share of its best is full; what is left to gain is not worth a slot."""
+GAIN = 1.2
+"""Two sources must bring so many times what one did; equal ones with limits of their own bring twice as much."""
+
+
+def source_bound(flow: Flow) -> int:
+    """A second source where the first one is limited by its lender, or gives less than its link can, or nobody knows;
+    one again where that was no quicker, because both share what is slow."""
+    if flow.watched < WATCHED or flow.rate <= 0:
+        return flow.sources
+    if flow.sources > 1:
+        return flow.sources if flow.rate >= GAIN * flow.before else 1
+    if flow.left < WORTH * flow.rate:
+        return 1
+    full = flow.link > 0 and flow.rate >= FULL * flow.link
+    return 1 if full and flow.cap <= 0 else 2
+
+
+def one_source(flow: Flow) -> int:
+    """Never a second source, but in crowds."""
+    return 1

@@ -28,7 +28,7 @@ from coldstart.health import Health, health_of
 from coldstart.identity import Rank
 from coldstart.identity import checked as checked_rank
 from coldstart.phases.states import Phase
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, Report
 from coldstart.session import PROGRESS_SECONDS, Session
@@ -192,6 +192,7 @@ async def join(
     group: Group | Literal["torchrun"] | None = None,
     consensus: Consensus | None = None,
     prefer: Prefer | None = None,
+    at_once: AtOnce = source_bound,
     revision: str = "",
     worker: str = "",
     redis: str | None = None,
@@ -217,6 +218,7 @@ async def join(
             all. ``torchrun`` reads it from the environment; so does None where ``rank`` is given and torchrun
             has started this process. A group of size 1 is none.
         prefer: which source this worker would rather have; see :mod:`coldstart.policies`.
+        at_once: from how many sources a transfer should come, by how it goes; see there.
         consensus: the host's own way to have the group agree, such as :class:`coldstart.allreduce.AllReduce`; it is
             checked against the group's record, and decides alone where there is no store.
         revision: separates versions that the files alone do not tell apart.
@@ -233,7 +235,7 @@ async def join(
         ColdStartFailed, IntegrityError, SkeletonError: no path led to verified weights.
     """
     order = _Order(checkpoint, cast("SkeletonChoice[Module]", skeleton), dtype, device, rank, revision)
-    others = _Others(arguments.group_of(group, rank), consensus, prefer)
+    others = _Others(arguments.group_of(group, rank), consensus, prefer, at_once)
     async with _replica(order, worker, redis, settings, bus, on_progress, others) as replica:
         if wait:
             await replica.ready()
@@ -286,6 +288,7 @@ class _Others(NamedTuple):
     group: Group | None = None
     consensus: Consensus | None = None
     prefer: Prefer | None = None
+    at_once: AtOnce = source_bound
 
 
 class _Order(NamedTuple):
@@ -330,7 +333,7 @@ async def _replica(
     arguments.check_texts(
         {"dtype": (order.dtype, "bfloat16"), "device": (order.device, "cuda:0"), "revision": (order.revision, "v2")}
     )
-    arguments.check_helpers(bus, others.consensus, others.prefer, on_progress)
+    arguments.check_helpers(bus, others.consensus, others.prefer, others.at_once, on_progress)
     if order.rank is not None:
         checked_rank(order.rank)
     chosen = config.checked(settings) if settings is not None else _from_surroundings(redis)

@@ -21,7 +21,7 @@ from coldstart.errors import ColdstartError, ColdStartFailed, in_a_line
 from coldstart.group import Group
 from coldstart.node import Part
 from coldstart.phases.states import Failed, Phase, State
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Consensus
 from coldstart.report import Progress, failure
 from coldstart.runner import Entry
@@ -57,6 +57,7 @@ class Session:
         group: Group | None = None,
         consensus: Consensus | None = None,
         prefer: Prefer | None = None,
+        at_once: AtOnce = source_bound,
     ) -> None:
         self.wired: Wired | None = None
         self.ready, self.gone, self.changed = anyio.Event(), anyio.Event(), anyio.Event()
@@ -64,6 +65,7 @@ class Session:
         self.draining = False
         self._build, self._worker, self._device, self._settings, self._bus = build, worker, device, settings, bus
         self._tell, self._group, self._consensus, self._prefer = tell, group, consensus, prefer
+        self._at_once = at_once
         self._told = 0.0
         self._changes = 0
         self._began = anyio.current_time()
@@ -160,6 +162,7 @@ class Session:
                 self._group,
                 self._consensus,
                 self._prefer,
+                self._at_once,
             )
         if self.wired is None:
             raise ColdStartFailed(f"the skeleton was not built within {limit:g} s", advice="see COLDSTART_BUILD")

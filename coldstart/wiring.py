@@ -31,7 +31,7 @@ from coldstart.membership import Membership, membership
 from coldstart.metrics import JoinerMetrics, SourceMetrics
 from coldstart.node import Means, Node, Policy
 from coldstart.phases.states import State
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 from coldstart.ports import Bus, Consensus, Link, Preparing, Transport, TransportSettings
 from coldstart.recorder import Recorder
 from coldstart.runner import Observer
@@ -98,6 +98,7 @@ async def wire(
     group: Group | None = None,
     consensus: Consensus | None = None,
     prefer: Prefer | None = None,
+    at_once: AtOnce = source_bound,
 ) -> Wired:
     """Build the module, reach the bus and the transports, and connect both machines to them.
 
@@ -107,7 +108,7 @@ async def wire(
         began: monotonic seconds at which the cold start began.
         observe: told of each step of the joiner, after report and trace; ``lend_observe`` of the source.
         group: the ranks that this one acts as one with; ``consensus`` is the host's own way to agree, if any.
-        prefer: the host's choice among sources, if any.
+        prefer: the host's choice among sources, if any; ``at_once``: from how many it would receive.
     """
     async with AsyncExitStack() as resources:
         await anyio.to_thread.run_sync(import_module, "structlog")  # slow the first time, and telemetry's
@@ -150,7 +151,14 @@ async def wire(
                 no_transport=opened.none,
             ),
             Policy(
-                settings.limits, settings.slots, settings.lease, prefer, settings.scrub, settings.scrub_share
+                settings.limits,
+                settings.slots,
+                settings.lease,
+                prefer,
+                settings.scrub,
+                settings.scrub_share,
+                at_once,
+                cap=round(settings.lend_gbps * 1e9),
             ),
             carrier=trace.carrier,
             observers=(recorder, trace, metrics, observe),

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("errors", "layout", "beside", "classification", "probe", "glance"),
     ("identity", "plan", "estimate", "links.__init__", "links.rates", "shelves.location", "refusals"),
-    ("group", "scrubbing", "seals"),
+    ("group", "portions", "scrubbing", "seals"),
     ("ports.*", "messages", "config.*"),
     ("events.*", "registry", "policies", "hashing", "shelves.__init__", "shelves.directory", "proofs"),
     ("headers", "records"),
@@ -62,8 +62,8 @@ UPWARD = {"__init__", "replica", "wiring"}
 
 PURE = (
     "errors", "layout", "classification", "probe", "identity", "estimate", "events.*", "effects", "plan", "phases.*",
-    "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn", "bus.shard",
-    "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
+    "portions", "modes.*", "machine", "source", "links.rates", "glance", "scrubbing", "bus.ledger", "bus.turn",
+    "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
     "shelves.extents", "shelves.location", "shelves.refusals", "seals", "proofs", "records",
     "transports.placement", "transports.reads", "transports.widening",

@@ -37,6 +37,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Chunks, Limits, Pace
+from coldstart.portions import Brought
 from coldstart.ports import Advert, Queue
 
 LIMITS = Limits(patience=5.0, answer=2.0, stall=2.0, sources=2, share=0.0, crowd=0)
@@ -169,9 +170,9 @@ def normal(state: State) -> State:
         journey = replace(journey, accord=replace(journey.accord, said=said, verdicts=verdicts, waited=0.0))
     state = replace(state, journey=journey)
     if isinstance(state, Transferring | Abandoning) and state.second is not None:
-        state = replace(state, second=replace(state.second, attempt=-1))
+        state = replace(state, second=replace(state.second, attempt=-1, brought=None))
     if isinstance(state, Transferring):
-        state = replace(state, seen=0.0)
+        state = replace(state, seen=0.0, brought=Brought(0.0, 0.0))
     if isinstance(state, Abandoning):
         state = replace(state, waits=tuple((0 if attempt > 0 else -1, chunks) for attempt, chunks in state.waits))
     if isinstance(state, Discovering | Waiting | Handshaking | Agreeing | Confirming):

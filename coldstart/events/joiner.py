@@ -15,9 +15,10 @@ class Started(Event, frozen=True):
     ``partial``: storage can be read chunk by chunk; else the family's own loader brings everything
     at its end and shows no progress before. ``chunk_bytes``: of each chunk but the last.
     ``transports``: names of ours, in order of preference; ``connecting``: those of them that connect before the
-    first byte is asked for, ``growing``: whose pulls can be asked for more while they are under way. ``loaded``: the
-    host has filled the memory itself; it is only to be proven and lent. ``storage_rate``: bytes per second that this
-    storage has given before; 0: not known.
+    first byte is asked for, ``growing``: whose pulls can be asked for more while they are under way,
+    ``abortable``: whose pulls can be ended at any time. ``loaded``: the host has filled the memory itself; it is
+    only to be proven and lent.
+    ``storage_rate``: bytes per second that this storage has given before; 0: not known.
     """
 
     chunks: int
@@ -28,6 +29,7 @@ class Started(Event, frozen=True):
     growing: tuple[str, ...] = ()
     loaded: bool = False
     storage_rate: float = 0.0
+    abortable: tuple[str, ...] = ()
 
 
 class SourceClaimed(AttemptEvent, frozen=True):

@@ -36,6 +36,7 @@ def started(state: Idle, event: Started, at: float) -> Move:
         transports=event.transports,
         connecting=event.connecting,
         growing=event.growing,
+        abortable=event.abortable,
         storage_rate=event.storage_rate,
         patience=state.journey.limits.patience,
     )
@@ -52,7 +53,7 @@ def source_claimed(state: Discovering | Waiting, event: SourceClaimed, at: float
     if _other_truth(state, event.root):
         failed, effects = _disputed(state, event.root)
         return failed, (Release(event.attempt, event.source.worker, "truth conflict"), *effects)
-    journey, since = _waited(state, at), at if _follows(state) else state.since
+    journey, since = replace(_waited(state, at), link=event.rate), at if _follows(state) else state.since
     if event.root or event.source.have < event.source.total:
         after, effects = moves.shake(journey, event.source, event.root, since, event.part)
         journey, asked = weigh.at_source(after.journey, event.source, event.rate, at)

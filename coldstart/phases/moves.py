@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from coldstart import portions
 from coldstart.effects import (
     Abandon,
     Arm,
@@ -49,6 +50,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Chunks, Pace, parts_in
+from coldstart.portions import Brought
 from coldstart.ports import PARTS, Advert
 
 WAITING = 1.5
@@ -97,10 +99,17 @@ def seek_second(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
 
 
 def claim_part(state: Transferring, second: Second) -> ClaimSource:
-    """Ask for it, or keep the place in line."""
+    """Ask for it, or keep the place in line.
+
+    Outside of a crowd only who has everything will do, as if but one chunk were missing: whoever still receives is
+    there for those that have nothing yet.
+    """
     journey = state.journey
     exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker)))
-    return ClaimSource(second.attempt, exclude, journey.failed, share=journey.limits.share, part=second.part)
+    share = journey.limits.share
+    if state.alone:
+        return ClaimSource(second.attempt, exclude, journey.failed, journey.total - 1, share, queue=False)
+    return ClaimSource(second.attempt, exclude, journey.failed, share=share, part=second.part)
 
 
 def wait(journey: Journey, leader: str, since: float, spot: Spot | None = None) -> Move:
@@ -137,7 +146,9 @@ def pull(
     """Fetch what is missing from the source; in a crowd only a part, and look for a second one of the rest."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
     had, (transport, ticket) = len(journey.verified), (offer.transport, offer.ticket)
-    after = Transferring(journey, source, pace, had, transport, ticket, offer.have, part=part, seen=at)
+    after = Transferring(
+        journey, source, pace, had, transport, ticket, offer.have, part=part, seen=at, brought=Brought.begun(at)
+    )
     sought: tuple[Effect, ...] = ()
     if part >= 0:
         after, sought = seek_second(after)
@@ -155,13 +166,26 @@ def pull(
 def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
     """Fetch what the source has by now and we have not asked for; nothing, if there is no such chunk.
 
-    Beside what is on its way already, if the transport can, so that the link never waits for a request.
+    Beside what is on its way already, if the transport can, so that the link never waits for a request. Of several
+    sources each is asked for a portion at a time.
     """
-    offered = state.offered
-    if not offered or not may_pull(state.journey, state):
+    if not may_pull(state.journey, state):
         return state, ()
-    pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, offered)
-    return replace(state, pulling=state.pulling | offered), (pull,)
+    wanted = state.offered
+    if state.second is not None:
+        wanted = portion_of(state, wanted, state.pulling)
+    elif state.widenable:
+        wanted = portion_of(state, wanted, state.pulling, sources=1)
+    if not wanted:
+        return state, ()
+    pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, wanted)
+    return replace(state, pulling=state.pulling | wanted), (pull,)
+
+
+def portion_of(state: Transferring, offered: Chunks, pulling: Chunks, sources: int = PARTS) -> Chunks:
+    """What of ``offered`` one of so many sources is asked for now, beside what it is ``pulling``."""
+    missing = state.journey.missing
+    return portions.portion(offered, len(pulling & missing), len(missing), sources)
 
 
 def may_pull(journey: Journey, source: Transferring | Second) -> bool:
@@ -172,8 +196,11 @@ def may_pull(journey: Journey, source: Transferring | Second) -> bool:
 def watch(state: Transferring) -> Arm:
     """The stall clock of a transfer: set anew, but never beyond what patience is left.
 
-    Whoever waits for a source that receives itself waits longer than that one does for its own.
+    Whoever waits for a source that receives itself waits longer than that one does for its own. One that has nothing
+    to do cannot stall.
     """
+    if state.idle:
+        return Arm(Timer.STALL, tolerance(state))
     stall = state.journey.limits.stall
     return Arm(Timer.STALL, min(stall if state.pulling else WAITING * stall, tolerance(state)))
 

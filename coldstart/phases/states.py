@@ -16,7 +16,12 @@ from coldstart.estimate import Estimate
 from coldstart.events import Event, OfferReceived, PullEnded
 from coldstart.group import Accord
 from coldstart.plan import Chunks, Limits, Pace, part_of
+from coldstart.policies import AtOnce, source_bound
+from coldstart.portions import Brought
 from coldstart.ports import Advert
+
+WIDE = 16
+"""Chunks that a model must have at least for a second source outside of crowds: fewer cannot be divided evenly."""
 
 STORAGE = "storage"
 """The origin of chunks that were read from the checkpoint."""
@@ -60,6 +65,7 @@ class Journey(msgspec.Struct, frozen=True):
         transports: ours, as long as none has failed.
         connecting: those of them that connect before a byte is asked for.
         growing: those of them whose pulls can be asked for more while they are under way.
+        abortable: those of them whose pulls can be ended at any time.
         failed: transports that failed before anything landed; not asked for until the source is left.
         tries: sources that were given a chance.
         excluded: workers never asked again.
@@ -73,6 +79,9 @@ class Journey(msgspec.Struct, frozen=True):
         choice: the last estimate of what is quicker, peers or storage, and what was decided.
         asked: the attempt in which the store was asked to admit us to storage, the last time it was.
         accord: what is said and decided in the rank's group; None outside of any.
+        link: bytes per second that the link from the last source has given at best; 0: not known.
+        narrow: a second source has been tried in vain.
+        at_once: the policy by which a second source is sought outside of crowds.
     """
 
     limits: Limits
@@ -85,6 +94,7 @@ class Journey(msgspec.Struct, frozen=True):
     transports: tuple[str, ...] = ()
     connecting: tuple[str, ...] = ()
     growing: tuple[str, ...] = ()
+    abortable: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     tries: int = 0
     excluded: tuple[str, ...] = ()
@@ -98,6 +108,9 @@ class Journey(msgspec.Struct, frozen=True):
     choice: Estimate | None = None
     asked: int = 0
     accord: Accord | None = None
+    link: float = 0.0
+    narrow: bool = False
+    at_once: AtOnce = source_bound
 
     @property
     def missing(self) -> Chunks:
@@ -174,7 +187,7 @@ class Handshaking(State, frozen=True):
 class Second(msgspec.Struct, frozen=True):
     """A second source, of another part of the stream: sought, then agreed with, then read (as soon as it has offered).
 
-    ``ending`` says why its pull is being given up.
+    ``ending`` says why its pull is being given up. ``mark`` is how many bytes had come from anybody when it offered.
     """
 
     attempt: int
@@ -186,6 +199,8 @@ class Second(msgspec.Struct, frozen=True):
     have: Chunks | None = None
     pulling: Chunks = Chunks()
     ending: str = ""
+    brought: Brought | None = None
+    mark: int = 0
 
 
 class Agreeing(State, frozen=True):
@@ -206,7 +221,8 @@ class Transferring(State, frozen=True):
 
     A source that still receives itself has only ``have`` (None: everything). ``pulling`` is on its way; where
     it is empty, we wait for more to pull. In a crowd only one ``part`` is to come from there, as long as any of
-    it is missing and there is a ``second`` source, or one is sought.
+    it is missing and there is a ``second`` source, or one is sought; whoever has been asked for all of its own part
+    is asked for the other one, too.
     """
 
     source: Advert
@@ -220,23 +236,51 @@ class Transferring(State, frozen=True):
     second: Second | None = None
     seen: float = 0.0
     """When something of it came last, or word that it goes on."""
+    brought: Brought = Brought(0.0, 0.0)
+    alone: float = 0.0
+    """Bytes per second that came when the second source was sought only because of that; 0: there is a crowd."""
+    sought: float = 0.0
+    """When that was; 0: never."""
+
+    @property
+    def widenable(self) -> bool:
+        """Whether a second source may be sought because the first one is slow: see ``widen.py``."""
+        journey = self.journey
+        return (
+            self.second is None
+            and self.have is None
+            and not journey.narrow
+            and journey.accord is None
+            and journey.partial
+            and bool(journey.root)
+            and journey.total >= WIDE
+            and self.transport in journey.growing
+        )
+
+    @property
+    def unasked(self) -> Chunks:
+        """What is missing here and on its way from nobody."""
+        unasked = self.journey.missing - self.pulling
+        return unasked if self.second is None else unasked - self.second.pulling
 
     @property
     def offered(self) -> Chunks:
-        """What is missing here, can be had there, and is not on its way from anybody."""
-        return self._missing(-1 if self.second is None else self.part, self.have)
+        """What of it is to be had there."""
+        return self._wanted(-1 if self.second is None else self.part, self.have)
 
     def offered_by(self, second: Second) -> Chunks:
         """The same of the second source."""
-        return self._missing(second.part, second.have)
+        return self._wanted(second.part, second.have)
 
-    def _missing(self, part: int, have: Chunks | None) -> Chunks:
-        missing = self.journey.missing
-        own = missing & part_of(self.journey.total, part) if part >= 0 else missing
-        wanted = (own or missing) - self.pulling
-        if self.second is not None:
-            wanted -= self.second.pulling
+    def _wanted(self, part: int, have: Chunks | None) -> Chunks:
+        unasked = self.unasked
+        wanted = unasked & part_of(self.journey.total, part) or unasked if part >= 0 else unasked
         return wanted if have is None else wanted & have
+
+    @property
+    def idle(self) -> bool:
+        """Whether the source has done what there was to do, while the second one has not."""
+        return self.second is not None and not (self.pulling or self.unasked)
 
 
 class Abandoning(State, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coldstart.effects import Abandon, Arm, Disarm, EndSharing, Release, ReplaceMemory, Strike
+from coldstart.effects import Abandon, Arm, Disarm, Effect, EndSharing, Release, ReplaceMemory, Strike
 from coldstart.events import (
     AttemptEvent,
     BytesLanded,
@@ -29,9 +29,10 @@ from coldstart.events import (
     Timer,
     TruthReceived,
 )
-from coldstart.phases import aside, groups, moves, weigh
+from coldstart.phases import aside, groups, moves, weigh, widen
 from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
 from coldstart.plan import Pace
+from coldstart.portions import OUTRUN
 from coldstart.ports import Advert
 
 LITTLE = 0.001
@@ -42,18 +43,24 @@ def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     """Progress: the stall clock starts anew, unless it is too little."""
     limits = state.journey.limits
     pace = state.pace.landing(event.nbytes, limits.floor, at)
-    state = replace(state, pace=pace, seen=at)
+    state = replace(state, pace=pace, seen=at, brought=state.brought.more(event.nbytes, at))
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(pace, at), at)
+    if aside.outruns(state, at):
+        return _leave(state, OUTRUN, at)
     journey, asked = weigh.under_way(state, at)
-    return replace(state, journey=journey), (moves.watch(state), *moves.share(journey, journey.verified), *asked)
+    state, sought = widen.consider(replace(state, journey=journey), at)
+    return state, (moves.watch(state), *moves.share(journey, journey.verified), *asked, *sought)
 
 
 def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move:
     """Its bytes have been counted when they landed; digests that come after the last byte are progress, too."""
     journey = state.journey.with_chunk(event.chunk, state.source.worker)
     state = replace(state, journey=journey)
-    return state, (moves.watch(state), *moves.share(journey, journey.verified))
+    effects: tuple[Effect, ...] = ()
+    if state.second is not None or state.widenable:
+        state, effects = moves.pull_more(state)
+    return state, (*effects, moves.watch(state), *moves.share(journey, journey.verified))
 
 
 def source_progressed(state: Transferring, event: SourceProgressed, at: float) -> Move:
@@ -100,7 +107,8 @@ def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
         return _complete_unless_second(state)
     if not event.reason and not left_out:
         state, effects = moves.pull_more(state)
-        return state, (*effects, moves.watch(state))
+        state, ended = aside.outrun(state, at)
+        return state, (*effects, *ended, moves.watch(state))
     if not event.reason and not state.journey.root and state.have is not None:
         return state, (moves.watch(state),)
     reason = event.reason or "ended early"
@@ -140,11 +148,11 @@ def expired(state: Transferring, event: Expired, at: float) -> Move:
         return state, ()
     limits = state.journey.limits
     left = state.seen + limits.stall * (1.0 if state.pulling else moves.WAITING) - at
-    stood = left < LITTLE
+    stood = left < LITTLE and not state.idle
     if state.second is not None and not stood:  # what that one has brought since counts, too
         state = replace(state, pace=state.pace.landing(0, limits.floor, at))
         if moves.tolerance(state) > LITTLE:
-            return state, (Arm(Timer.STALL, min(left, moves.tolerance(state))),)
+            return state, (moves.watch(state) if state.idle else Arm(Timer.STALL, min(left, moves.tolerance(state))),)
     why = "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at)
     idle = not (state.pulling or (state.second is not None and state.second.pulling))
     if idle and not state.journey.root and state.journey.tries < limits.sources:
@@ -173,11 +181,13 @@ def second_moved(state: Transferring, second: Second, event: AttemptEvent, at: f
     if after.journey.complete:
         done, more = _complete_unless_second(after)
         return done, (*effects, *more)
-    if not after.pulling and after.second is not second:
+    if not isinstance(event, BytesLanded):
         after, more = moves.pull_more(after)
         if more:
+            after = replace(after, seen=at)
             effects = (*effects, *more, moves.watch(after))
-    return after, effects
+    after, ended = aside.outrun(after, at)
+    return after, (*effects, *ended)
 
 
 def _second_expired(state: Transferring, event: Expired, at: float) -> Move:

@@ -40,6 +40,8 @@ class Advert(msgspec.Struct, frozen=True):
     """Doubted by a joiner since its last proof, so nobody is sent there; filled in by the bus."""
     rate: int = 0
     """Bytes per second at which its own weights came from a peer; 0: not known, or they did not."""
+    cap: int = 0
+    """Bytes per second that it sends at most, to all together; 0: not limited, or limited elsewhere."""
     seal: str = ""
     """All of this again, sealed by its worker, where the fleet has keys (``bus/sealed.py``)."""
     unproven: str = ""

@@ -15,6 +15,8 @@ from coldstart.ports import Advert
 
 CHUNKS = 6
 EVEN, ODD = Chunks.of([0, 2, 4]), Chunks.of([1, 3, 5])
+FIRST_EVEN, FIRST_ODD = Chunks.of([0, 2]), Chunks.of([1, 3])
+"""The first portions of them."""
 LIMITS = Limits(crowd=8, sources=3)
 
 
@@ -51,7 +53,7 @@ SECOND = (events.SourceClaimed(-1, advert("b"), "root", part=1), events.OfferRec
 
 def test_in_a_crowd_one_part_is_pulled_and_a_source_of_the_other_sought() -> None:
     state, asked = transferring()
-    assert effects.Pull(1, advert("a"), "tcp", b"a", EVEN) in asked
+    assert effects.Pull(1, advert("a"), "tcp", b"a", FIRST_EVEN) in asked
     claim = effects.ClaimSource(-1, ("a",), share=LIMITS.share, part=1)
     assert claim in asked
     _, asked = after(events.ClaimDeferred(-1, ""), state=state)
@@ -70,7 +72,7 @@ def test_a_second_source_whose_advert_is_not_proven_is_left_at_once() -> None:
 
 def test_the_second_source_brings_the_other_part_and_both_make_the_whole() -> None:
     state, asked = transferring(*SECOND)
-    assert effects.Pull(-1, advert("b"), "tcp", b"b", ODD) in asked
+    assert effects.Pull(-1, advert("b"), "tcp", b"b", FIRST_ODD) in asked
     assert effects.ShowLife(-1, advert("b"), 9) in asked
     verified = [events.ChunkVerified(1, chunk) for chunk in EVEN] + [events.ChunkVerified(-1, chunk) for chunk in ODD]
     ended, _ = after(*verified, events.PullEnded(1), state=state)
@@ -96,7 +98,7 @@ def test_chunks_are_shared_by_part_until_there_is_some_of_each() -> None:
 )
 def test_a_second_source_that_fails_costs_only_itself(event: Event) -> None:
     state, asked = transferring(*SECOND, events.ChunkVerified(-1, 1), event)
-    assert state.pulling == EVEN, "the first one goes on"
+    assert state.pulling == FIRST_EVEN, "the first one goes on"
     assert state.second is not None
     assert state.second.attempt == -2
     assert effects.ClaimSource(-2, ("b", "a"), share=LIMITS.share, part=1) in asked
@@ -104,10 +106,13 @@ def test_a_second_source_that_fails_costs_only_itself(event: Event) -> None:
 
 
 def test_the_first_source_takes_what_the_second_one_does_not_bring() -> None:
-    state, _ = transferring(*SECOND, *[events.ChunkVerified(1, chunk) for chunk in EVEN], events.PullEnded(1))
-    assert not state.pulling
+    state, asked = transferring(*SECOND, *[events.ChunkVerified(1, chunk) for chunk in EVEN], events.PullEnded(1))
+    assert effects.Pull(1, advert("a"), "tcp", b"a", ODD - FIRST_ODD) in asked, "what nobody has been asked for"
+    state, _ = after(events.ChunkVerified(1, 5), events.PullEnded(1), state=state)
+    assert isinstance(state, Transferring)
+    assert state.idle
     state, asked = after(events.PullEnded(-1, "closed"), state=state)
-    assert effects.Pull(1, advert("a"), "tcp", b"a", ODD) in asked, "while another one is sought"
+    assert effects.Pull(1, advert("a"), "tcp", b"a", FIRST_ODD) in asked, "while another one is sought"
     again = (events.SourceClaimed(-2, advert("c"), "root", part=1), events.OfferRefused(-2, "busy"))
     state, _ = after(*again, state=state)
     assert isinstance(state, Transferring)

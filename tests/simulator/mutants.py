@@ -16,6 +16,7 @@ from coldstart.plan import Chunks
 from coldstart.ports import Advert, Heard, Standing
 from coldstart.source import Source
 from coldstart.testing.simulator import Fault, Process
+from coldstart.testing.simulator.claims import Claims
 from coldstart.testing.simulator.joiner import JoinerHands
 from coldstart.testing.simulator.source import SourceHands
 
@@ -58,7 +59,7 @@ class NoEpoch(Process):
         return Heard(self.cursor) if heard.renewed else heard
 
 
-class _Hoarder(JoinerHands):
+class _Hoarder(Claims):
     slot_seconds = 1e6
 
     def give_back(
@@ -72,10 +73,14 @@ class _Hoarder(JoinerHands):
         done(None)
 
 
+class _HoardingHands(JoinerHands):
+    claims_of = _Hoarder
+
+
 class SlotLeak(Process):
     """Slots are neither given back nor do they end by themselves."""
 
-    joiner_hands = _Hoarder
+    joiner_hands = _HoardingHands
 
 
 class NoPatience(Process):

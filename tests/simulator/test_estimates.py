@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coldstart.plan import Limits
+from coldstart.policies import one_source
 from coldstart.testing.simulator import Fabric, Fault, Link, Outcome, Scenario, simulate, troubled
 
 GB = 1e9
@@ -18,8 +19,10 @@ SLOW = Scenario(
     storage=2 * GB,
     fabric=Fabric(egress=0.1 * GB, ingress=12.5 * GB, storage=8 * GB),
     limits=Limits(),
+    at_once=one_source,
 )
-"""A model of 4.3 GB: 43 s over a peer's link, 2 s from storage, which four can read at their full rate."""
+"""A model of 4.3 GB: 43 s over a peer's link, 2 s from storage, which four can read at their full rate. Nobody seeks
+second sources outside of crowds: that depends on what is known of links, too, and is tested elsewhere."""
 KNOWING = replace(SLOW, link_known=0.1 * GB, storage_known=2 * GB)
 
 

@@ -1,9 +1,9 @@
 """A fleet in one event heap: the real machines under virtual time, seeded faults, and checked promises.
 
 Start at ``fleet.py`` (:func:`simulate`), then ``scenario.py`` (what can be set), ``process.py`` (one
-worker's life), ``joiner.py``, ``source.py`` and ``movement.py`` (what effects do), ``network.py``
-(links that are shared), ``store.py`` (the way to the store), ``faults.py`` (what befalls them) and
-``promises.py`` (what must hold).
+worker's life), ``joiner.py``, ``claims.py``, ``truths.py``, ``source.py`` and ``movement.py`` (what effects
+do), ``network.py`` (links that are shared), ``store.py`` (the way to the store), ``faults.py`` (what befalls
+them) and ``promises.py`` (what must hold).
 """
 
 from coldstart.testing.simulator.fleet import simulate as simulate

@@ -162,8 +162,8 @@ class Votes:
     def hold_lead(self) -> None:
         """Followers of ours go on waiting for us until the group may serve."""
         process = self.process
-        if process.joining.leading and isinstance(process.state, Confirming):
-            process.joining.lead(LEAD_SECONDS)
+        if process.joining.claims.leading and isinstance(process.state, Confirming):
+            process.joining.claims.lead(LEAD_SECONDS)
             self.world.heap.after(LEAD_SECONDS / 3, process.when_awake, self.hold_lead)
 
     def _look_later(self, pause: float) -> None:

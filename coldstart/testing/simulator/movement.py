@@ -197,7 +197,7 @@ class Pull(Movement):
         return self.world.checkpoint.damaged() if self.source.stained else self.source.memory[chunk]
 
     def expected(self, chunk: int) -> int | None:
-        return self.joiner.joining.expected(chunk)
+        return self.joiner.joining.truths.expected(chunk)
 
     def closed(self, reason: str) -> None:
         """The source's side has ended it."""

@@ -22,8 +22,9 @@ from coldstart.messages import decode
 from coldstart.phases.states import Failed, Gone, Serving, State
 from coldstart.ports import Cursor, Heard
 from coldstart.source import Mode, Source
+from coldstart.testing.simulator.claims import TRANSPORTS
 from coldstart.testing.simulator.groups import Votes
-from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, TRANSPORTS, JoinerHands
+from coldstart.testing.simulator.joiner import JOINER_HANDS, JOINER_LETTERS, JoinerHands
 from coldstart.testing.simulator.source import SOURCE_HANDS, SOURCE_LETTERS, SourceHands
 from coldstart.testing.simulator.store import SHARD
 
@@ -106,7 +107,7 @@ class Process:
         self.memory = world.checkpoint.empty()
         self.group = world.groups.of(name)
         self.votes = Votes(self, self.group) if self.group is not None else None
-        self.state: State = machine.initial(world.scenario.limits, self.group)
+        self.state: State = machine.initial(world.scenario.limits, self.group, world.scenario.at_once)
         self.lender = Source(world.terms)
         self.joining = self.joiner_hands(self)
         self.lending = self.source_hands(self)
@@ -126,6 +127,7 @@ class Process:
                 TRANSPORTS,
                 growing=TRANSPORTS if scenario.growing else (),
                 storage_rate=scenario.storage_known,
+                abortable=TRANSPORTS if scenario.transport.abortable else (),
             )
         )
         if self.votes is not None:
@@ -283,7 +285,7 @@ class Process:
         for letter in heard.letters:
             self.read_here += 1
             if letter.granted is not None:
-                self.joining.granted(letter.transfer, letter.granted)
+                self.joining.claims.granted(letter.transfer, letter.granted)
                 continue
             message = decode(letter.body)
             if (take := JOINER_LETTERS.get(type(message))) is not None:

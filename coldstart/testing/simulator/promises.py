@@ -131,7 +131,7 @@ class Promises:
 
     def pulling(self, process: Process, effect: effects.Pull) -> None:
         """A pull is about to begin."""
-        if effect.source.inbox in process.joining.wronged:
+        if effect.source.inbox in process.joining.claims.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
         second = effect.attempt < 0
         for other in process.joining.movements.values():

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from coldstart.plan import Limits
-from coldstart.policies import Prefer
+from coldstart.policies import AtOnce, Prefer, source_bound
 
 
 class Fault(StrEnum):
@@ -116,6 +116,7 @@ class Scenario(msgspec.Struct, frozen=True):
         faults: kinds to draw from; none for a quiet run.
         trouble: faults strike within this time, ``strikes`` of them.
         prefer: the joiners' choice among sources; see ``coldstart.policies``. Its ``rates`` are empty here.
+        at_once: from how many sources joiners would receive; see there.
         link_known, storage_known: what workers remember of links and of storage, in bytes per second; 0: nothing,
             so that no wait is estimated.
         group_size: ranks that start together and act as one; 1 for workers that have nothing to do with each other.
@@ -140,6 +141,7 @@ class Scenario(msgspec.Struct, frozen=True):
     group_size: int = 1
     scrub: float = 0.0
     prefer: Prefer | None = None
+    at_once: AtOnce = source_bound
     link_known: float = 0.0
     storage_known: float = 0.0
     growing: bool = True

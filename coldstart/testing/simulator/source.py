@@ -51,16 +51,16 @@ class SourceHands:
         self._in_order(partial(self._advertise, effect))
 
     def _advertise(self, effect: effects.Advertise) -> None:
-        joining = self.process.joining
-        if joining.truth is not None and (effect.afresh or not joining.published):
-            self.process.joining.publish(partial(self._published, effect), self._failed)
+        truths = self.process.joining.truths
+        if truths.truth is not None and (effect.afresh or not truths.published):
+            truths.publish(partial(self._published, effect), self._failed)
         else:
             self._put(effect)
 
     def _published(self, effect: effects.Advertise, roots: tuple[str, ...]) -> None:
-        joining = self.process.joining
-        joining.published = joining.truth is not None and roots == (joining.truth.root,)
-        if joining.published:
+        truths = self.process.joining.truths
+        truths.published = truths.truth is not None and roots == (truths.truth.root,)
+        if truths.published:
             self._put(effect)
         else:
             self._failed("truths disagree")
@@ -95,7 +95,7 @@ class SourceHands:
     def _advertised(self, effect: effects.Advertise, standing: Standing) -> None:
         lost = self.lost(standing)
         if effect.have is None:
-            self.process.joining.resign()
+            self.process.joining.claims.resign()
             self.process.since = min(self.process.since, self.world.heap.now)
         self.epoch = standing.epoch
         event = events.StoreRenewed() if lost else events.Advertised(standing.struck, effect.ended)
@@ -104,7 +104,7 @@ class SourceHands:
 
     def lost(self, standing: Standing) -> bool:
         """Whether the store has forgotten what we told it."""
-        truth = self.process.joining.truth
+        truth = self.process.joining.truths.truth
         return self.epoch not in ("", standing.epoch) or (truth is not None and standing.root != truth.root)
 
     def _failed(self, reason: str) -> None:
@@ -241,7 +241,7 @@ class SourceHands:
     # ------------------------------------------------------------------------------------ weights
 
     def inspect(self, effect: effects.Inspect) -> None:
-        expected, memory = self.process.joining.expected, self.process.memory
+        expected, memory = self.process.joining.truths.expected, self.process.memory
         chunks = effect.chunks if effect.chunks is not None else range(len(memory))
         for chunk in chunks:
             if memory[chunk] != expected(chunk):
@@ -250,7 +250,7 @@ class SourceHands:
         self.process.post_to_source(events.WeightsProven(effect.generation))
 
     def scrub(self, effect: effects.Scrub) -> None:
-        expected, memory = self.process.joining.expected, self.process.memory
+        expected, memory = self.process.joining.truths.expected, self.process.memory
         wrong = next((chunk for chunk in effect.chunks if memory[chunk] != expected(chunk)), None)
         if wrong is not None:
             self.process.post_to_source(events.WeightsDamaged(effect.generation, wrong))
