@@ -14,6 +14,8 @@ from coldstart_transformers.quantised import Quantisation
 from coldstart_transformers.quiet import quiet
 from safetensors.torch import load_file, save_file
 from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -50,12 +52,23 @@ def mixture() -> PreTrainedModel:
     return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SMALL, **EXPERTS, num_experts_per_tok=2))
 
 
+def deepseek() -> PreTrainedModel:
+    """Its router is kept in float32, and stored in bfloat16."""
+    heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
+    routed = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
+    return DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            **SMALL, **heads, **routed, num_key_value_heads=2, moe_intermediate_size=32, first_k_dense_replace=0
+        )
+    )
+
+
 def stored_in_fp8(path: Path, make: Callable[[], PreTrainedModel] = llama) -> Path:
     torch.manual_seed(0)
     with quiet():
         make().to(torch.bfloat16).save_pretrained(path)
     tensors = load_file(path / "model.safetensors")
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+    for name in [name for name in tensors if name.endswith(("_proj.weight", "_mqa.weight"))]:
         tensors[f"{name}_scale_inv"] = torch.rand([size // 16 for size in tensors[name].shape]) + 0.5
         tensors[name] = tensors[name].to(torch.float8_e4m3fn)
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
@@ -98,13 +111,14 @@ def test_fp8_is_kept_where_there_is_an_accelerator(
         assert torch.equal(elements(tensor), elements(wanted[name])), name
 
 
+@pytest.mark.parametrize("make", [mixture, deepseek])
 def test_experts_in_fp8_and_their_scales_are_read_from_their_own_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    checkpoint = read_checkpoint(stored_in_fp8(tmp_path, mixture))
+    checkpoint = read_checkpoint(stored_in_fp8(tmp_path, make))
     skeleton = FACTORY.open()
     module = skeleton.build(checkpoint, Rank(), "cpu")
     arena = adopt(module, skeleton.carried(module), "cpu")
@@ -113,8 +127,7 @@ def test_experts_in_fp8_and_their_scales_are_read_from_their_own_tensors(
     assert isinstance(placement, Placement), placement
     fill(arena, placement)
     with quiet():
-        ordinary = Qwen3MoeForCausalLM.from_pretrained(tmp_path, local_files_only=True)
-    wanted = dict(ordinary.named_parameters(remove_duplicate=False))
+        wanted = type(module).from_pretrained(tmp_path, local_files_only=True).state_dict()
     assert wanted["model.layers.0.mlp.experts.gate_up_proj"].dtype == torch.float8_e4m3fn
     for name, tensor in skeleton.carried(module).items():
         assert torch.equal(elements(tensor), elements(wanted[name])), name

@@ -90,6 +90,11 @@ class Quantisation:
         return not (self._dequantises or self.reworks)
 
     @property
+    def plain(self) -> bool:
+        """Whether that is all in plain tensors, which none of its operations touches."""
+        return self.as_stored and self.method in PLAIN
+
+    @property
     def where(self) -> dict[str, str] | None:
         """The devices to name to the ordinary loader; None for its own choice."""
         return {"": "cpu"} if self.method == "metal" else None  # it would choose a device that is not there

@@ -166,7 +166,7 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
             if name in carried
             and carried[name].dtype == torch.float32
             and checkpoint.tensors[stored].dtype == "bfloat16"
-            and self._quantisation is None
+            and (self._quantisation is None or (self._quantisation.plain and self._requested is None))
         }
         names: dict[str, StoredAs] = {**found.names, **self._parts, **kept, **merged}
         return {name: names[name] for name in carried if name in names}
