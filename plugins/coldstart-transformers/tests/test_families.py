@@ -19,6 +19,7 @@ from coldstart.testing.skeleton_contract import fill
 
 TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2}
+HRM = {**TEXT, "intermediate_size": 48}
 T5 = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
 BLOCKS = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 VISION = {**BLOCKS, "image_size": 16}
@@ -58,6 +59,7 @@ Run = Callable[[PreTrainedModel], torch.Tensor]
 
 FAMILIES: dict[str, tuple[str, str, dict[str, object], Run]] = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", LLAMA, tokens),
+    "hrm text, of which one parameter is frozen": ("HrmTextForCausalLM", "HrmTextConfig", HRM, tokens),
     "gte-split-qkv": ("GteModel", "GteConfig", {**TEXT, "intermediate_size": 48}, tokens),
     "llama3-rope": (
         "LlamaForCausalLM",

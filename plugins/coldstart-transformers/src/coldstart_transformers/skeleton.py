@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -102,16 +102,21 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
     def prepare(self, module: PreTrainedModel) -> None:
         """What the loader does to parameters besides giving them values, which they do not have yet.
 
-        Some are kept in float32 whatever the dtype, and all of them come out trainable; a flag
-        that differs changes the last bits of some matrix products.
+        Some are kept in float32 whatever the dtype, and all of them come out trainable but for those that the
+        family's initialisation freezes; a flag that differs changes the last bits of some matrix products.
         """
         from transformers.core_model_loading import build_glob_alternation
 
         if self._quantisation is not None:
             with quiet():
                 self._quantisation.finish(module)
+        frozen = {id(parameter) for parameter in module.parameters() if not parameter.requires_grad}
         for parameter in module.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
+        initialise: Callable[[nn.Module], None] = module._init_weights
+        for owner in module.modules() if self._quantisation is None else ():
+            if any(id(parameter) in frozen for parameter in owner.parameters(recurse=False)):
+                initialise(owner)  # as the loader does once it has filled what is stored
         plan: Mapping[str, torch.dtype] = module._get_dtype_plan(module.dtype)
         if not plan:
             return
