@@ -21,6 +21,7 @@ What the suites are made of serves a plugin's other tests as well:
 - ``transfers``: grants, landings, ``payload`` to compare two memories, ``resources`` to find what is left open.
 - ``late_writes``: the transports' promise to be quiet once a cancelled pull has returned; ``Gated`` memory
   holds a writer in the act, ``Pulling`` cancels by anyio or by asyncio.
+- ``keyed_contract.keys_file``: the keys of a fleet, for workers in processes of their own.
 - ``eavesdropping``: somebody on the path of a connection, who hears, cuts or changes it.
 - ``checkpoints``: the reader and the placement, for builders.
 

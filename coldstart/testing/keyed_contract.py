@@ -17,6 +17,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import anyio
@@ -25,12 +26,14 @@ import msgspec
 import pytest
 
 from coldstart.errors import TransportError
+from coldstart.keyring import made, text_of
 from coldstart.ports import Transport, TransportSettings
 from coldstart.proofs import NUMBER_BYTES, PROOF_BYTES
 from coldstart.refusals import Refusals
 from coldstart.seals import Key, Keys
 from coldstart.signing import FleetSigner
-from coldstart.testing.eavesdropping import Meddling, Path, Side, What, path_to, saying
+from coldstart.testing import eavesdropping
+from coldstart.testing.eavesdropping import Meddling, Side, What, path_to, saying
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transfers import Landings, eventually, grant, payload, whole
 
@@ -41,6 +44,13 @@ LAYOUT = layout_of(300_000, 7)
 HELLO_BYTES = 36
 SECONDS = 1.0
 """A connection on which nothing more comes is given up after this."""
+
+
+def keys_file(path: Path) -> Path:
+    """Write a fleet's keys to ``path``, for ``COLDSTART_KEYS`` of processes: one that signs, and one of digests."""
+    path.touch(0o600)
+    path.write_text(text_of(Keys((made(),), made())), encoding="utf-8")
+    return path
 
 
 class KeyedContract:
@@ -154,7 +164,7 @@ class KeyedContract:
     @asynccontextmanager
     async def _heard(
         self, meddling: Meddling | None
-    ) -> AsyncIterator[tuple[Transport, Transport, bytes, bytes, Path]]:
+    ) -> AsyncIterator[tuple[Transport, Transport, bytes, bytes, eavesdropping.Path]]:
         """Source, joiner, the ticket, the same by way of somebody on the path, and what is said there."""
         source, joiner = self.opened(OLD, seconds=SECONDS), self.opened(OLD, seconds=SECONDS)
         try:

@@ -357,11 +357,11 @@ def test_a_signal_keeps_what_was_played(mark: str) -> None:
     ):
         first = [next(plays).outcome.seed for _ in range(10)]
         os.kill(os.getpid(), signal.SIGINT)
-        rest = [played.outcome.seed for played in plays]
+        rest = [played.outcome.seed for played in plays]  # what had come before its turn
         assert stop.name == "SIGINT"
     assert first == list(range(10))
     assert rest == sorted(set(rest))
-    assert len(rest) <= 2 * simulate_jobs.AHEAD * 2
+    assert all(seed > 9 for seed in rest)
     assert running(mark) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coldstart.keyring import made, text_of
-from coldstart.seals import Keys
+from coldstart.testing.keyed_contract import keys_file
 
 GIB = 1024**3
 WORKER = Path(__file__).with_name("worker.py")
@@ -218,9 +217,7 @@ def assert_no_more(before: Mapping[str, object], after: Mapping[str, object]) ->
 
 def keyed(environment: Mapping[str, str], path: Path) -> Mapping[str, str]:
     """``environment`` for members of a fleet with keys, which digest by one of them."""
-    path.touch(0o600)
-    path.write_text(text_of(Keys((made(),), made())))
-    return {**environment, "COLDSTART_KEYS": str(path), "COLDSTART_DIGEST": "blake2b"}
+    return {**environment, "COLDSTART_KEYS": str(keys_file(path)), "COLDSTART_DIGEST": "blake2b"}
 
 
 @pytest.mark.parametrize("with_keys", [False, True])

@@ -14,8 +14,7 @@ import torch
 from coldstart_transfer_engine import library
 from safetensors.torch import save_file
 
-from coldstart.keyring import made, text_of
-from coldstart.seals import Keys
+from coldstart.testing.keyed_contract import keys_file
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,9 +57,7 @@ def worker(checkpoint: Path, name: str, device: str, environment: Mapping[str, s
 
 def keyed(environment: Mapping[str, str], path: Path) -> Mapping[str, str]:
     """``environment`` for members of a fleet with keys, which digest by one of them."""
-    path.touch(0o600)
-    path.write_text(text_of(Keys((made(),), made())))
-    return {**environment, "COLDSTART_KEYS": str(path), "COLDSTART_DIGEST": "blake2b"}
+    return {**environment, "COLDSTART_KEYS": str(keys_file(path)), "COLDSTART_DIGEST": "blake2b"}
 
 
 @pytest.mark.parametrize("with_keys", [False, True])
