@@ -108,6 +108,7 @@ def test_times_add_up(worker: Object) -> None:
     hook = settings.drain + 5
     assert pod["terminationGracePeriodSeconds"] >= hook + REQUEST_SECONDS + 3 * CLOSE_SECONDS + ANSWER_SECONDS
     assert worker["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert worker["spec"]["minReadySeconds"] >= 1, "balancers find the new one before an old one is told to end"
 
 
 def test_times_of_the_compose_file_are_the_same() -> None:

@@ -67,6 +67,12 @@ class Balancer:
             while (found := await self._standing()).count("UP") != ready or "no check" in found:
                 await anyio.sleep(0.05)
 
+    async def found(self, number: int) -> None:
+        """Wait until it sends requests to the place of this number, too."""
+        with anyio.fail_after(START_SECONDS):
+            while (await self._standing())[number:][:1] != ["UP"]:
+                await anyio.sleep(0.05)
+
     async def _standing(self) -> list[str]:
         try:
             reader, writer = await asyncio.open_unix_connection(str(self._admin))

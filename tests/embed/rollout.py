@@ -1,4 +1,6 @@
-"""Replaces workers one by one, as a Deployment does with ``maxUnavailable: 0``: first the new one, then the old one.
+"""Replaces workers one by one, as a Deployment does with ``maxUnavailable: 0`` and ``minReadySeconds``.
+
+First comes the new one, then, as soon as requests are sent there, too, the old one goes.
 
 Decides the order of a rollout and what is measured of it. What a worker is, is in ``worker.py``; who
 sends requests to it, in ``balancer.py``; from where they come, in ``load.py``.
@@ -6,7 +8,7 @@ sends requests to it, in ``balancer.py``; from where they come, in ``load.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.embed.asking import Kept, numbers_of_line
-from tests.embed.balancer import CHECK_SECONDS, CHECK_TIMEOUT, Balancer, balancer
+from tests.embed.balancer import CHECK_SECONDS, CHECK_TIMEOUT, Balancer, Place, balancer
 from tests.embed.load import Ask, Load, load
 from tests.embed.worker import Worker, free_places, free_port
 
@@ -70,11 +72,12 @@ class Outcome(msgspec.Struct, frozen=True):
 class Fleet:
     """The workers of one rollout, the store that they coordinate through, and the balancer before them."""
 
-    def __init__(self, kind: Kind, place: Path, checkpoint: Path, store: Store, count: int) -> None:
-        self.kind, self.store = kind, store
+    def __init__(
+        self, kind: Kind, place: Path, checkpoint: Path, store: Store, places: Sequence[Place], front: Balancer
+    ) -> None:
+        self.kind, self.store, self.places, self._front = kind, store, places, front
         self.workers: list[Worker] = []
         self.replaced: list[Replaced] = []
-        self.places = free_places(2 * count, apart=not kind.http)
         self._place, self._checkpoint = place, checkpoint
         self._started = 0
 
@@ -98,13 +101,14 @@ class Fleet:
         assert await self.all_serve(), "somebody does not serve without the store"
 
     async def replace(self, ending: TaskGroup) -> None:
-        """Start one; when it is ready, tell the oldest one to end, which ``ending`` waits for."""
+        """Start one; when the balancer has found it, tell the oldest one to end, which ``ending`` waits for."""
         new = self.start()
         health = await new.ready()
-        name, ready = f"w{self._started - 1}", anyio.current_time() - new.began
+        number, ready = self._started - 1, anyio.current_time() - new.began
+        await self._front.found(number)
         old = self.workers.pop(0)
         old.terminate()
-        ending.start_soon(self._see_out, old, Replaced(name, ready, health.path))
+        ending.start_soon(self._see_out, old, Replaced(f"w{number}", ready, health.path))
 
     async def _see_out(self, old: Worker, replaced: Replaced) -> None:
         began = anyio.current_time()
@@ -134,9 +138,10 @@ async def fleet(kind: Kind, place: Path, count: int) -> AsyncIterator[tuple[Flee
     async with AsyncExitStack() as resources:
         store = Store(place / "store")
         resources.callback(store.kill)
-        made = Fleet(kind, place, write_checkpoint(place / "model"), store, count)
+        places = free_places(2 * count, apart=not kind.http)
+        front = await resources.enter_async_context(balancer(place, free_port(), places))
+        made = Fleet(kind, place, write_checkpoint(place / "model"), store, places, front)
         resources.callback(lambda: [worker.kill() for worker in made.workers])
-        front = await resources.enter_async_context(balancer(place, free_port(), made.places))
         for worker in [made.start() for _ in range(count)]:
             await worker.ready()
         await front.settled(count)
