@@ -102,18 +102,19 @@ def plays(task: Task, seeds: range, *, jobs: int, stop: Interruption) -> Generat
 def _in_order(
     seeds: range, players: list[Player], selector: selectors.BaseSelector, stop: Interruption
 ) -> Iterator[Played]:
-    unasked = iter(seeds)
-    for player in AHEAD * players:
-        _ask_next(player, unasked)
+    free, asked, window = deque(AHEAD * players), 0, 2 * AHEAD * len(players)
     early: dict[int, Played] = {}
     try:
-        for seed in seeds:
+        for given, seed in enumerate(seeds):
             while seed not in early and not stop.number:
+                while free and asked < min(len(seeds), given + window):  # nobody runs ahead of the slowest for ever
+                    free.popleft().ask(seeds[asked])
+                    asked += 1
                 for key, _ in selector.select():
                     if isinstance(key.data, Player):
                         for played in key.data.played():
                             early[played.outcome.seed] = played
-                            _ask_next(key.data, unasked)
+                            free.append(key.data)
             if stop.number:
                 break
             yield early.pop(seed)
@@ -121,9 +122,3 @@ def _in_order(
         yield from (early[seed] for seed in sorted(early))
         raise
     yield from (early[seed] for seed in sorted(early))
-
-
-def _ask_next(player: Player, unasked: Iterator[int]) -> None:
-    seed = next(unasked, None)
-    if seed is not None:
-        player.ask(seed)

@@ -361,7 +361,7 @@ def test_a_signal_keeps_what_was_played(mark: str) -> None:
         assert stop.name == "SIGINT"
     assert first == list(range(10))
     assert rest == sorted(set(rest))
-    assert all(seed > 9 for seed in rest)
+    assert len(rest) <= 2 * simulate_jobs.AHEAD * 2
     assert running(mark) == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
