@@ -32,6 +32,9 @@ UNSEEN = 2
 
 GONE = "gone"
 
+REASON_SECONDS = 0.5
+"""A grant is closed so much later at most, so that the reason comes before the end of the connection."""
+
 REVOKE_SECONDS = 15.0
 """A transport's revoke must return within this, or the grant counts as closed all the same."""
 
@@ -83,6 +86,8 @@ class Lending:
         self._opening: set[str] = set()
         self._news: dict[str, effects.SendProgress] = {}
         """What each joiner that is being told is to know by now."""
+        self._refusing: dict[str, anyio.Event] = {}
+        """Reasons that are on their way to joiners; each is set when it is there."""
         self._unseen: dict[str, int] = {}
         """Times in a row that a joiner that should be reading was not seen."""
         self._epoch = ""
@@ -130,7 +135,7 @@ class Lending:
             case effects.SendProgress():
                 await self._tell(effect)
             case effects.SendRefusal():
-                await self._send(effect.joiner, self._refusal(effect))
+                await self._refuse(effect)
             case effects.CloseGrant():
                 await self._close(effect)
             case effects.Inspect():
@@ -259,6 +264,9 @@ class Lending:
     async def _close(self, effect: effects.CloseGrant) -> None:
         """Revoke, and give back the slot of a joiner that cannot; a revoke that does not return is left behind."""
         self._opening.discard(effect.transfer)
+        if (refusing := self._refusing.get(effect.transfer)) is not None:
+            with anyio.move_on_after(REASON_SECONDS):
+                await refusing.wait()
         try:
             with anyio.fail_after(REVOKE_SECONDS):
                 await self._transports[effect.transport].revoke(effect.transfer)
@@ -300,6 +308,14 @@ class Lending:
                 told = news
         finally:
             del self._news[effect.transfer]
+
+    async def _refuse(self, effect: effects.SendRefusal) -> None:
+        there = self._refusing[effect.transfer] = anyio.Event()
+        try:
+            await self._send(effect.joiner, self._refusal(effect))
+        finally:
+            there.set()
+            self._refusing.pop(effect.transfer, None)
 
     def _progress(self, effect: effects.SendProgress) -> Progress:
         answer, have = effect.number + 1, _bits(effect.have)
