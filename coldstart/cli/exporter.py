@@ -16,8 +16,8 @@ import anyio
 from coldstart.cli import metering
 from coldstart.cli.counting import COUNTERS, GAUGES, Counting, Key, Labels
 from coldstart.cli.looking import looker
-from coldstart.cli.output import note, say, visible
-from coldstart.errors import BusError, PluginUnavailable
+from coldstart.cli.output import say, visible
+from coldstart.errors import PluginUnavailable
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -55,20 +55,13 @@ async def _serve(counting: Counting, redis: str | None, every: float) -> None:
 
 
 async def _look(counting: Counting, redis: str | None, every: float) -> None:
-    lost = False
     async with looker(redis) as looks:
         while True:
-            try:
-                counting.see(await looks.look())
-            except BusError as error:
+            look = await looks.look_on()
+            if look is None:
                 counting.lost()
-                if not lost:
-                    note(f"the store is lost, and waited for: {error.what}")
-                lost = True
             else:
-                if lost:
-                    note("the store is back")
-                lost = False
+                counting.see(look)
             await anyio.sleep(every)
 
 

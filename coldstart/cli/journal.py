@@ -13,8 +13,8 @@ import anyio
 from coldstart.cli.journal_order import InOrder
 from coldstart.cli.journal_words import Item, items
 from coldstart.cli.looking import Look, Looker, looker
-from coldstart.cli.output import emit, note, say, visible
-from coldstart.errors import BusError, ConfigError
+from coldstart.cli.output import emit, say, visible
+from coldstart.errors import ConfigError
 
 EVERY_SECONDS = 1.0
 
@@ -38,23 +38,15 @@ async def _read(redis: str | None, worker: str, last: int, follow: bool, json: b
 
 async def _follow(looks: Looker, worker: str, last: int, json: bool) -> None:
     """Print what is there, and what comes, until cancelled; what is held back then is printed, too."""
-    order, begun, lost = InOrder(), False, False
+    order, begun = InOrder(), False
     found: list[Item] = []
     try:
         while True:
-            try:
-                found = _wanted(await looks.look(), worker)
-            except BusError as error:
-                if not lost:
-                    note(f"the store is lost, and waited for: {error.what}")
-                lost = True
-            else:
-                if lost:
-                    note("the store is back")
-                lost = False
-            now = anyio.current_time()
-            told = order.take(found, now) if begun or lost else order.begin(found, now, last)
-            begun = begun or not lost
+            look, now = await looks.look_on(), anyio.current_time()
+            if look is not None:
+                found = _wanted(look, worker)
+            told = order.take(found, now) if begun or look is None else order.begin(found, now, last)
+            begun = begun or look is not None
             for each in told:
                 _print(each, json)
             await anyio.sleep(EVERY_SECONDS)

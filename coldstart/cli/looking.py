@@ -17,6 +17,7 @@ from coldstart import wiring
 from coldstart.chronicle.reading import Chronicle
 from coldstart.chronicle.starts import ColdStart
 from coldstart.cli import journals
+from coldstart.cli.output import note
 from coldstart.cli.store import looked_at, nobody
 from coldstart.errors import BusError
 from coldstart.ports import Advert, Bus
@@ -39,7 +40,22 @@ class Looker:
     def __init__(self, redis: str | None, stack: AsyncExitStack) -> None:
         self._redis, self._stack = redis, stack
         self._bus: Bus | None = None
+        self._lost = False
         self._forget()
+
+    async def look_on(self) -> Look | None:
+        """See what is there, or None while the store is lost: that it is, and that it is back, is told once each."""
+        try:
+            look = await self.look()
+        except BusError as error:
+            if not self._lost:
+                note(f"the store is lost, and waited for: {error.what}")
+            self._lost = True
+            return None
+        if self._lost:
+            note("the store is back")
+        self._lost = False
+        return look
 
     async def look(self) -> Look:
         """See what is there now.

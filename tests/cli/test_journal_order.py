@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from coldstart.cli import journal
 from coldstart.cli.journal_order import HOLD_SECONDS, InOrder
 from coldstart.cli.journal_words import Item
-from coldstart.cli.looking import Look
+from coldstart.cli.looking import Look, Looker
 from coldstart.errors import BusError
 from tests.operate.starts import BEGAN, failed_start, peer_start
 
@@ -73,10 +74,11 @@ def test_every_line_is_told_once_and_only_marked_ones_out_of_order(happened: Seq
     assert {each.start for each in told if each.late} <= slow
 
 
-class Looks:
+class Looks(Looker):
     """A store that is looked at, and then leaves."""
 
     def __init__(self, *seen: Look | BusError) -> None:
+        super().__init__(None, AsyncExitStack())
         self._seen = list(seen)
 
     async def look(self) -> Look:
@@ -95,7 +97,7 @@ async def test_a_reader_that_leaves_gets_what_was_held_back_for_it(
     first, second = peer_start("w1", 0, "w0"), failed_start("w2", 1, "no disk")
     looks = Looks(Look(BEGAN, {}, (first,)), BusError("gone"), Look(BEGAN, {}, (first, second)))
     with pytest.raises(KeyboardInterrupt):
-        await journal._follow(looks, "", 0, json=False)  # type: ignore[arg-type]
+        await journal._follow(looks, "", 0, json=False)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(set(lines))
     assert lines == sorted(lines), "by the moment that each begins with"
