@@ -120,18 +120,14 @@ class Namesakes:
     # ---------------------------------------------------------------------------------------- inside
 
     async def _look(self) -> None:
-        advert = await self._standing()
-        if advert is None or advert.incarnation == self._station.worker.incarnation:
+        station = self._station
+        advert = await self._bus.advert(station.key, station.worker.name)
+        if advert is None or advert.unproven or advert.incarnation == station.worker.incarnation:
             return
         held = self._held
         answer = await self._ask(advert, held)
         if answer is not None:
             self._compare(held, answer.held, advert.inbox, advert.host)
-
-    async def _standing(self) -> Advert | None:
-        """The advert under our name: what giving a slot back tells, here one that nobody has."""
-        station = self._station
-        return await self._bus.release(station.key, station.worker.name, f"look-{station.nonce()}")
 
     async def _ask(self, advert: Advert, held: int) -> Present | None:
         """What the worker behind an advert says, or None if it is gone."""

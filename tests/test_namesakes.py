@@ -68,7 +68,7 @@ async def test_whoever_was_cut_off_for_longer_than_its_lease_finds_its_name_take
         bus = TroubledBus(workers.store)
         old = workers.start("w", bus=bus)
         await old.lends()
-        bus.down.update(("advertise", "release", "listen", "send"))
+        bus.down.update(("advert", "advertise", "release", "listen", "send"))
         await anyio.sleep(2 * LEASE)
         new = workers.start("w")
         await new.lends()

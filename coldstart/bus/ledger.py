@@ -172,6 +172,10 @@ class Ledger:
             self._deliver(shard, found, struck.inbox, Letter(letter), now)
             self._changed(shard, found)
 
+    def advert(self, shard: str, worker: str) -> Advert | None:
+        standing = self._shards[shard].roster.find(worker, self._now())
+        return None if standing is None else standing.told
+
     def adverts(self, shard: str) -> tuple[Advert, ...]:
         return self._shards[shard].roster.adverts(self._now())
 

@@ -221,6 +221,11 @@ class MemoryBus:
         await self._call("shards")
         return self._ledger.shards()
 
+    async def advert(self, shard: str, worker: str) -> Advert | None:
+        check_ids(shard=shard, worker=worker)
+        await self._call("advert")
+        return self._ledger.advert(shard, worker)
+
     async def adverts(self, shard: str) -> Sequence[Advert]:
         check_ids(shard=shard)
         await self._call("adverts")

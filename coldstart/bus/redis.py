@@ -242,6 +242,11 @@ class RedisBus:
     async def shards(self) -> Sequence[str]:
         return await self._in_index(self._index, SHARD_SECONDS)
 
+    async def advert(self, shard: str, worker: str) -> Advert | None:
+        check_ids(shard=shard, worker=worker)
+        fields = await self._on_shard(scripts.ADVERT, shard, worker)
+        return fields.advert() if fields else None
+
     async def adverts(self, shard: str) -> Sequence[Advert]:
         check_ids(shard=shard)
         return replies.adverts(await self._on_shard(scripts.ADVERTS, shard))

@@ -103,6 +103,10 @@ class SealedBus:
     async def strike(self, shard: str, worker: str, incarnation: str, proof: int, letter: bytes) -> None:
         await self.inner.strike(shard, worker, incarnation, proof, await self._notary.sealed(letter, shard, "doubt"))
 
+    async def advert(self, shard: str, worker: str) -> Advert | None:
+        advert = await self.inner.advert(shard, worker)
+        return None if advert is None else await self._notary.told(shard, advert)
+
     async def adverts(self, shard: str) -> Sequence[Advert]:
         return tuple([await self._notary.told(shard, advert) for advert in await self.inner.adverts(shard)])
 

@@ -197,6 +197,10 @@ class Bus(Protocol):
         """Keys of all shards that had an advert lately."""
         ...
 
+    async def advert(self, shard: str, worker: str) -> Advert | None:
+        """The live advert of one worker, as :meth:`adverts` tells it; None if it has none."""
+        ...
+
     async def adverts(self, shard: str) -> Sequence[Advert]:
         """Live adverts of a shard, with slots in use."""
         ...

@@ -56,6 +56,7 @@ def _operations(bus: RedisBus) -> dict[str, Callable[[], Awaitable[object]]]:
         "record": lambda: bus.record(SHARD, [b"x"] * 20),
         "recorded": lambda: bus.recorded(SHARD),
         "journals": lambda: bus.journals(),
+        "advert": lambda: bus.advert(SHARD, "source"),
         "adverts": lambda: bus.adverts(SHARD),
         "shards": lambda: bus.shards(),
         "withdraw": lambda: bus.withdraw(SHARD, "source", "1"),

@@ -185,6 +185,7 @@ async def test_an_advert_that_nobody_sealed_says_why_it_is_not_proven(
     await world.raw.advertise(SHARD, forged, 30)
     (told,) = await world.bus.adverts(SHARD)
     assert told.unproven.startswith("its advert is not proven")
+    assert await world.bus.advert(SHARD, forged.worker) == told
     assert set(world.refusals.counts()) <= {f"advert {each}" for each in reason.split("|")}
     outcome = await world.bus.claim(claim(layout=forged.layout))
     assert isinstance(outcome, Granted)

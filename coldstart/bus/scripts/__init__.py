@@ -40,11 +40,12 @@ from coldstart.bus.scripts.base import Script
 from coldstart.bus.scripts.index import INDEX, SHARDS, TIME
 from coldstart.bus.scripts.letters import RECORD, RECORDED, SEND, TOUCH
 from coldstart.bus.scripts.readers import ADMIT
-from coldstart.bus.scripts.sources import ADVERTISE, ADVERTS, CLAIM, LEAD, RELEASE, STRIKE, WITHDRAW
+from coldstart.bus.scripts.sources import ADVERT, ADVERTISE, ADVERTS, CLAIM, LEAD, RELEASE, STRIKE, WITHDRAW
 from coldstart.bus.scripts.truths import FETCH_TRUTH, PUBLISH_TRUTH, STATE, STATED
 
 __all__ = [
     "ADMIT",
+    "ADVERT",
     "ADVERTISE",
     "ADVERTS",
     "CLAIM",

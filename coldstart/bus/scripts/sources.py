@@ -198,6 +198,14 @@ return {epoch, 1}
 """,
 )
 
+ADVERT = on_shard(
+    "advert",
+    """
+local json = live(ARGV[3])
+return json and tell({epoch}, ARGV[3], json) or {epoch}
+""",
+)
+
 ADVERTS = on_shard(
     "adverts",
     """

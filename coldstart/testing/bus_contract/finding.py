@@ -29,6 +29,18 @@ class Finding(BusSuite):
             assert [(letter.body, letter.fence) for letter in heard.letters] == [(b"\x00hi\xff", given.fence)]
             assert await joiner.adverts(SHARD) == (advert("source", used=1),)
 
+    async def test_one_advert_is_told_as_among_all_of_them_while_it_lives(self) -> None:
+        async with self.buses(2) as (source, joiner):
+            await source.advertise(SHARD, advert("other"), 30)
+            await source.advertise(SHARD, advert("source", slots=3), 30)
+            granted(await joiner.claim(claim(prefer=("source",))))
+            await joiner.strike(SHARD, "source", "1", 0, b"doubt")
+            assert await joiner.advert(SHARD, "source") == (await joiner.adverts(SHARD))[1]
+            assert await joiner.advert(SHARD, "source") == advert("source", slots=3, used=1, struck=True)
+            assert await joiner.advert(SHARD, "nobody") is None
+            await source.withdraw(SHARD, "source", "1")
+            assert await joiner.advert(SHARD, "source") is None
+
     async def test_a_repeated_claim_gets_the_first_answer_and_no_second_hello(self) -> None:
         async with self.buses() as (bus,):
             await bus.advertise(SHARD, advert("source"), 30)

@@ -21,8 +21,8 @@ DEADLINE = 1.5
 """Seconds after which a call has failed; whether it was done is unknown."""
 
 OPERATIONS = (
-    "claim", "release", "lead", "advertise", "withdraw", "strike", "publish_truth", "fetch_truth", "state", "stated",
-    "send", "listen", "record",
+    "claim", "release", "lead", "advert", "advertise", "withdraw", "strike", "publish_truth", "fetch_truth", "state",
+    "stated", "send", "listen", "record",
 )  # fmt: skip
 
 AnswerT = TypeVar("AnswerT")
@@ -111,6 +111,9 @@ class Line:
 
     async def shards(self) -> Sequence[str]:
         return await self._inner.shards()
+
+    async def advert(self, shard: str, worker: str) -> Advert | None:
+        return await self._call("advert", partial(self._inner.advert, shard, worker))
 
     async def adverts(self, shard: str) -> Sequence[Advert]:
         return await self._inner.adverts(shard)
