@@ -11,7 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from compose_spec import PyCompose
+from typer.main import get_command
 
+from coldstart.cli.main import app
 from coldstart.config import PREFIX, Settings
 from coldstart.healthchecks import Asked, HealthChecks
 from coldstart.session import ANSWER_SECONDS, CLOSE_SECONDS
@@ -44,6 +46,7 @@ def container(deployment: Object) -> Object:
 
 
 WORKERS = [each for each in workloads() if each["metadata"]["name"] == "worker"]
+(EXPORTER,) = [each for each in workloads() if each["metadata"]["name"] == "exporter"]
 PLAIN, GPU = sorted(WORKERS, key=lambda each: "nvidia" in str(each))
 _TEXT = (DEPLOY / "compose.yaml").read_text()
 COMPOSE = yaml.safe_load(re.sub(r"\$\{(\w+):\?[^}]*\}", "/models/model", _TEXT))
@@ -121,11 +124,22 @@ def test_times_of_the_compose_file_are_the_same() -> None:
 
 
 def test_every_setting_is_one_of_ours() -> None:
-    names = [variable["name"] for worker in WORKERS for variable in container(worker)["env"]]
+    names = [variable["name"] for each in (*WORKERS, EXPORTER) for variable in container(each)["env"]]
     names += [name for service in COMPOSE["services"].values() for name in service.get("environment", ())]
     ours = [name for name in names if name.startswith(PREFIX)]
     assert len(ours) > 4
     assert {name.removeprefix(PREFIX).lower() for name in ours} <= set(Settings.__struct_fields__)
+
+
+def test_the_exporter_is_a_command_there_is_and_is_asked_where_it_answers() -> None:
+    asked = container(EXPORTER)
+    program, command, *words = asked["command"]
+    assert program == "coldstart"
+    exporter = get_command(app).commands[command]  # type: ignore[attr-defined]
+    given = exporter.make_context(command, list(words)).params
+    assert [given["port"]] == [port["containerPort"] for port in asked["ports"]]
+    assert str(given["port"]) == EXPORTER["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"]
+    assert asked["image"] == container(PLAIN)["image"]
 
 
 def test_the_gpu_variant_differs_in_what_a_gpu_needs() -> None:
