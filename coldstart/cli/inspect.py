@@ -39,6 +39,7 @@ class Told(msgspec.Struct, frozen=True):
     tensors: tuple[ClassifiedTensor, ...]
     lacking: tuple[str, ...]
     unused: tuple[str, ...]
+    notice: str
 
 
 def run(checkpoint: str, skeleton: str, dtype: str, *, json: bool) -> None:
@@ -48,7 +49,10 @@ def run(checkpoint: str, skeleton: str, dtype: str, *, json: bool) -> None:
     found = cast("Inspected", assembly.inspect(order))
     if json:
         counts, tensors = found.classification.counts, found.classification.tensors
-        emit(Told(found.skeleton, found.model, counts, found.whole_read, tensors, found.lacking, found.unused))
+        told = Told(
+            found.skeleton, found.model, counts, found.whole_read, tensors, found.lacking, found.unused, found.notice
+        )
+        emit(told)
     else:
         _show(found)
     if found.classification.refusals:
@@ -61,6 +65,8 @@ def _show(found: Inspected) -> None:
     tensors, counts = found.classification.tensors, found.classification.counts
     table("", COLUMNS, [_cells(each) for each in tensors])
     say(f"{found.model}, by the {found.skeleton} skeleton: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
+    if found.notice:
+        say(f"  bare tensors: {found.notice}")
     for refusal in found.classification.refusals:
         say(f"  refused: {refusal}")
     for words in found.lacking[:MOST_TOLD]:

@@ -44,7 +44,9 @@ from coldstart.ports import (
 )
 from coldstart.shelves.location import ShelfSettings
 from coldstart.shelves.open import Found, find
+from coldstart.skeletons import automatic
 from coldstart.skeletons.adoption import adopt, in_place, layout_of
+from coldstart.skeletons.automatic import Chosen
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
 from coldstart.skeletons.wrappers import differing
@@ -87,6 +89,8 @@ class Built(msgspec.Struct, frozen=True):
     self_check: Callable[[], Sequence[str]]
     watch: Watch | None
     probe: Callable[[], Probe | None] | None = None
+    notice: str = ""
+    """Why there are bare tensors where the host may have expected a module."""
 
 
 class StorageReader:
@@ -208,6 +212,7 @@ def build(order: Order) -> Built:
         self_check=self_check,
         watch=watch,
         probe=_probe(skeleton, module, device_of(order.device)),
+        notice=_notice(order, checkpoint),
     )
 
 
@@ -249,6 +254,7 @@ def _in_place(
         storage=Loaded(memory),
         self_check=self_check,
         watch=watch,
+        notice=_notice(order, found.checkpoint),
     )
 
 
@@ -295,6 +301,8 @@ class Inspected(msgspec.Struct, frozen=True):
     whole_read: str
     lacking: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    notice: str = ""
+    """As :class:`Built` has it."""
 
 
 def inspect(order: Order) -> Inspected:
@@ -317,7 +325,8 @@ def inspect(order: Order) -> Inspected:
         if isinstance(skeleton, ModuleSkeleton):
             wanting = tuple(skeleton.lacking(module, checkpoint))
             unused = tuple(skeleton.unused(module, checkpoint)) if isinstance(placed, Placement) else ()
-    return Inspected(skeleton.name, type(module).__name__, found, whole, wanting, unused)
+    notice = _notice(order, checkpoint)
+    return Inspected(skeleton.name, type(module).__name__, found, whole, wanting, unused, notice)
 
 
 def ordinary_answers(path: Path, skeleton: str, texts: Sequence[str]) -> Sequence[Sequence[float]] | None:
@@ -339,7 +348,7 @@ def answers(built: Built, texts: Sequence[str]) -> Sequence[Sequence[float]] | N
 def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
     choice = order.skeleton
     if isinstance(choice, str):
-        name = _automatic(checkpoint) if choice == "auto" else choice
+        name = _automatic(checkpoint).name if choice == "auto" else choice
         factory = registry.skeleton(name)
         return cast("Skeleton[nn.Module]", factory.open(dtype=order.dtype))
     if isinstance(choice, Skeleton) and not isinstance(choice, type):
@@ -352,16 +361,12 @@ def _skeleton(order: Order, checkpoint: Checkpoint) -> Skeleton[nn.Module]:
     raise ConfigError(f"skeleton is {what}", advice="give a name, a builder, or a function that makes the module")
 
 
-_AUTOMATIC = {"architectures": "transformers", "_class_name": "diffusers"}
-"""What a library writes into its configuration, and the builder for it."""
+def _automatic(checkpoint: Checkpoint) -> Chosen:
+    return automatic.chosen(checkpoint.config, registry.names("skeletons"))
 
 
-def _automatic(checkpoint: Checkpoint) -> str:
-    """The builder of the library that has written the configuration, if it is installed; else ``tensors``."""
-    for key, name in _AUTOMATIC.items():
-        if key in (checkpoint.config or {}) and name in registry.names("skeletons"):
-            return name
-    return "tensors"
+def _notice(order: Order, checkpoint: Checkpoint) -> str:
+    return _automatic(checkpoint).notice if order.skeleton == "auto" else ""
 
 
 def _why_whole(
