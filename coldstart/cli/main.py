@@ -21,6 +21,7 @@ import typer
 from coldstart import __version__, config
 from coldstart.cli import ending, output
 from coldstart.cli.commands import checking, keys, measuring, starting, watching
+from coldstart.cli.commands.common import reflow
 from coldstart.errors import ColdstartError
 
 app = typer.Typer(
@@ -69,6 +70,8 @@ for command in (
     app.command()(command)
 app.add_typer(measuring.benches, name="bench")
 app.add_typer(keys.keyrings, name="keys")
+for each in (app, measuring.benches, keys.keyrings):
+    reflow(each)
 
 
 def main() -> NoReturn:

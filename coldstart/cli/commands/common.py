@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -19,6 +20,13 @@ Redis = Annotated[
     ),
 ]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More log lines; repeat for more.")]
+
+
+def reflow(app: typer.Typer) -> None:
+    """Let help be broken where the terminal ends, and not where a docstring's lines do."""
+    for command in app.registered_commands:
+        words = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in words.split("\n\n"))
 
 
 def be_heard() -> None:
