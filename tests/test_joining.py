@@ -309,6 +309,20 @@ async def test_a_pull_that_cannot_be_cancelled_is_left_behind() -> None:
         assert b.content == b.storage.held.content()
 
 
+async def test_what_a_late_writer_spoiled_before_it_was_taken_along_is_fetched_again() -> None:
+    def spoil(keep: Sequence[Span]) -> None:
+        b.memory.quarantine(keep)
+        with b.memory.writing(Span(keep[0].offset, 1)) as views:
+            views[0][0] ^= 1
+
+    async with fleet() as workers:
+        await lender(workers)
+        b = workers.start("b", transport=lambda inner: WritingLate(inner, 2 * CHUNK), replace_memory=spoil)
+        report = await b.ready()
+        assert (report.path, report.bytes_peer) == ("mixed", CHUNK), "one of the two was right"
+        assert b.content == b.storage.held.content()
+
+
 async def test_memory_that_cannot_be_replaced_ends_the_start_and_says_so() -> None:
     def no_room(keep: Sequence[Span]) -> None:
         raise TransportError("no room for a second arena", reason="memory")

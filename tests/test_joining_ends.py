@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import pytest
@@ -27,7 +27,7 @@ from coldstart.phases.states import (
     Waiting,
 )
 from coldstart.plan import Limits
-from coldstart.ports import Claim, ClaimOutcome, Landed, Memory
+from coldstart.ports import Claim, ClaimOutcome, Landed, Memory, Stated
 from coldstart.testing.harness import (
     CHUNK,
     LAYOUT,
@@ -40,7 +40,7 @@ from coldstart.testing.harness import (
     TroubledBus,
     fleet,
 )
-from coldstart.testing.transports import Delayed, Stalling
+from coldstart.testing.transports import Corrupting, Delayed, Stalling
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
 
 LIMITS = Limits()
@@ -123,6 +123,31 @@ async def test_letters_that_prove_nothing_are_dropped() -> None:
         report = await b.ready()
         assert (report.path, report.detours) == ("peer", ())
         assert sum(isinstance(entry.event, events.OfferReceived | events.OfferRefused) for entry in b.entries) == 1
+
+
+class _Misstating(MemoryBus):
+    """States digests of single chunks that are not the truth's."""
+
+    def __init__(self, store: MemoryStore, digests: Mapping[int, bytes]) -> None:
+        super().__init__(store)
+        self._digests = digests
+
+    async def stated(self, shard: str, layout: str, first: int = 0) -> Stated:
+        told = await super().stated(shard, layout, first)
+        return Stated(told.root, {**told.digests, **{each: self._digests[each] for each in told.digests}})
+
+
+async def test_chunks_that_equal_what_was_stated_and_not_the_truth_are_not_served() -> None:
+    """Each was right when it came, by what was known then. What is served is right by what was published."""
+    async with fleet() as workers:
+        wrong = workers.weights()
+        wrong.storages[0][CHUNK] ^= 1
+        stated = {chunk: HashDigester().digest(wrong, LAYOUT.chunk(chunk)) for chunk in range(LAYOUT.chunks)}
+        workers.start("a")
+        b = workers.start("b", bus=_Misstating(workers.store, stated), transport=lambda inner: Corrupting(inner, 1))
+        with pytest.raises(SkeletonError, match="stated before the truth was known does not equal it"):
+            await b.ready()
+        assert b.content == bytes(wrong.content()), "it had all of it, and each chunk as it was stated"
 
 
 async def test_a_transport_that_was_never_announced_is_not_used() -> None:

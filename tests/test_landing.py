@@ -112,6 +112,21 @@ async def test_pieces_that_land_in_many_threads_make_whole_chunks(most: int) -> 
     assert sorted(chunk for call in digester.calls for chunk in call) == list(range(COUNT)), "none twice"
 
 
+@pytest.mark.parametrize("missing", range(4))
+async def test_a_chunk_is_not_digested_before_its_last_byte_is_here(missing: int) -> None:
+    """Whichever part of it comes last, and in whatever order the others came."""
+    pieces = [Span(at, CHUNK // 4) for at in range(CHUNK, 2 * CHUNK, CHUNK // 4)]
+    digester = Batches(1)
+
+    async def land(landing: Landing) -> None:
+        for piece in reversed([*pieces[:missing], *pieces[missing + 1 :]]):
+            landing.landed(piece)
+        landing.landed(Span(pieces[missing].offset, CHUNK // 4 - 1))
+        await anyio.sleep(0.01)
+
+    assert (await digests(digester, land), digester.calls) == ({}, [])
+
+
 @pytest.mark.parametrize("most", [1, 100])
 async def test_what_lands_late_changes_nothing(most: int) -> None:
     digester = Batches(most)

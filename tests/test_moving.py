@@ -149,3 +149,21 @@ async def test_attempts_have_nothing_to_do_with_each_other() -> None:
         await anyio.sleep(0.5)
         tasks.start_soon(joiner.ask, SECOND, -1)
     assert len(joiner.begun) == 2
+
+
+async def test_what_a_pull_that_was_given_up_wrote_is_never_taken_for_what_is_here() -> None:
+    """The chunk has come right from elsewhere meanwhile; a late writer's digest says nothing of it."""
+    joiner = Joiner()
+    await joiner.ask(FIRST)
+    right = dict(joiner.moving.digests)
+
+    async def late(landed: Landed) -> None:
+        joiner.moving.abandon(7)
+        with joiner.target.writing(Span(0, 1)) as views:
+            views[0][0] ^= 1
+        landed(LAYOUT.chunk(0))
+
+    asked = Asked(joiner.transport, joiner.ticket, FIRST)
+    await joiner.moving.pull(7, asked, FIRST, late, joiner.expected, Meter())
+    assert events.ChunkCorrupted(7, 0) in joiner.told
+    assert joiner.moving.digests == right
