@@ -754,6 +754,23 @@ class TestPace:
         assert target.storages == held.storages
         await source.aclose()
 
+    async def test_a_revoke_does_not_wait_for_the_cap(self) -> None:
+        """At so few bytes a second the next ones would go in seconds: nobody waits for that who only ends it."""
+        source = FACTORY.open(TransportSettings(lend_bytes_per_second=100.0, connections=1))
+        layout = layout_of(2 * SMALLEST)
+        ticket = await source.offer(grant("t"), BytesMemory(layout, seed=1))
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+
+                async def pull() -> None:
+                    with pytest.raises(TransportError):
+                        await source.pull(ticket, [whole(layout)], BytesMemory(layout), Landings())
+
+                tasks.start_soon(pull)
+                await eventually(lambda: source.reading("t"))
+                await source.revoke("t")
+        await source.aclose()
+
     async def test_a_capped_source_is_not_faster_over_more_connections(self) -> None:
         rate = 32.0 * MIB
         source = FACTORY.open(TransportSettings(lend_bytes_per_second=rate, connections=4))
