@@ -511,9 +511,7 @@ class TestEnds:
 
         with socket.create_server(("127.0.0.1", 0)) as silent:
             ticket = Ticket(host="127.0.0.1", port=silent.getsockname()[1], secret=bytes(16), transfer="t")
-            pull = tcp_joiner.Pull(
-                ticket, [Span(0, 10)], BytesMemory(layout_of(10)), Landings(), io_seconds=5.0
-            )
+            pull = tcp_joiner.Pull(ticket, [Span(0, 10)], BytesMemory(layout_of(10)), Landings(), io_seconds=5.0)
             monkeypatch.setattr(tcp_joiner.socket, "socket", Late)
             began = time.monotonic()
             await in_thread(pull.run)
