@@ -123,8 +123,8 @@ def visible(text: str) -> str:
 
 def say(text: str) -> None:
     """One line of result, at once; past the console, which takes 0.1 ms to lay it out, and there may be many."""
-    sys.stdout.write(visible(text) + "\n")
-    sys.stdout.flush()
+    STDOUT.file.write(visible(text) + "\n")
+    STDOUT.file.flush()
 
 
 def note(text: str) -> None:
