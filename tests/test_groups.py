@@ -5,8 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from coldstart import effects
+from coldstart.bus.memory import MemoryStore
 from coldstart.errors import CheckpointError, ColdStartFailed
-from coldstart.group import PATH, PEERS, READY, Group
+from coldstart.events import Event, GroupHeard
+from coldstart.group import PATH, PEERS, READY, Group, Verdict
 from coldstart.phases.states import (
     Agreeing,
     Checking,
@@ -22,9 +25,21 @@ from coldstart.phases.states import (
 from coldstart.plan import Limits
 from coldstart.ports import Consensus
 from coldstart.report import GroupReport
-from coldstart.testing.harness import FLOOR, STORAGE_SECONDS, FakeStorage, Fleet, Member, TroubledBus, fleet
+from coldstart.station import Station, Worker
+from coldstart.testing.harness import (
+    FLOOR,
+    LINEAGE,
+    SHARD,
+    STORAGE_SECONDS,
+    FakeStorage,
+    Fleet,
+    Member,
+    TroubledBus,
+    fleet,
+)
 from coldstart.testing.transports import Breaking
 from coldstart.testing.virtual_time import VIRTUAL_TIME, VirtualTime
+from coldstart.voting import Voting
 
 SIZE = 3
 PRESENCE = 4.0
@@ -277,6 +292,19 @@ async def test_a_group_asks_the_store_little() -> None:
         lone = TroubledBus(workers.store)
         await workers.start("lone", bus=lone).ready()
         assert "vote" not in lone.calls
+
+
+async def test_a_no_is_not_taken_back_even_if_the_store_has_not_heard_it_yet() -> None:
+    bus = TroubledBus(MemoryStore())
+    bus.down.add("vote")
+    voting = Voting(Group("new", SIZE, 0), Station(SHARD, LINEAGE, Worker("w", "0"), bus), LIMITS)
+    heard: list[Event] = []
+    voting.post = heard.append
+    await voting.vote(effects.Vote(PATH, False, "no source"))
+    assert not any(isinstance(event, GroupHeard) for event in heard)
+    bus.down.clear()
+    await voting.vote(effects.Vote(PATH, True))
+    assert heard[-1] == GroupHeard((Verdict(PATH, False, "0", "no source"),))
 
 
 # ------------------------------------------------------------------------------- the host's consensus

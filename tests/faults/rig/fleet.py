@@ -148,16 +148,22 @@ class Worker:
         return await self._until(there, f"{phase} with {nbytes} bytes")
 
     async def serving(self) -> Report:
-        """Wait for SERVE."""
-        return await self._until(
+        """Wait for SERVE; whatever happened on the way must be in the report."""
+        report = await self._until(
             lambda: next((line.report for line in self.lines if line.event == "serving"), None), "SERVE"
         )
+        left = [attempt.source for attempt in report.attempts if attempt.outcome != "ok"]
+        for source in left:
+            assert any(reason.startswith(f"{source}: ") for reason in report.detours), f"{source}: {report}"
+        return report
 
     async def failed(self) -> tuple[int, str]:
         """Wait until it has ended without serving; returns exit code and error."""
         code = await self.ended()
         assert all(line.event != "serving" for line in self.lines), self.log
-        return code, next((line.error for line in self.lines if line.event == "failed"), "")
+        error = next((line.error for line in self.lines if line.event == "failed"), "")
+        assert code < 0 or error or self.log, "no word of what it failed with"
+        return code, error
 
     async def digests(self) -> Mapping[str, str]:
         """SHA-256 of each tensor that it serves, computed anew."""
