@@ -33,7 +33,10 @@ WORDS: dict[Fault, tuple[int, str, str]] = {
 
 
 class Seen(NamedTuple):
-    """One answered request; ``first`` and ``last`` are the bytes asked for, both included, or -1 for all."""
+    """One answered request; ``first`` and ``last`` are the bytes asked for, both included, or -1 for all.
+
+    ``condition`` is the ETag that the object had to have.
+    """
 
     method: str
     key: str
@@ -41,6 +44,7 @@ class Seen(NamedTuple):
     last: int
     status: int
     sent: int
+    condition: str = ""
 
 
 class Gateway(ThreadingHTTPServer):
@@ -178,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _seen(self, key: str, status: int, sent: int) -> Seen:
         first, _, last = self.headers.get("Range", "bytes=-1-").removeprefix("bytes=").rpartition("-")
-        return Seen(self.command, key, int(first or -1), int(last or -1), status, sent)
+        condition = self.headers.get("If-Match", "")
+        return Seen(self.command, key, int(first or -1), int(last or -1), status, sent, condition)
 
 
 @contextmanager

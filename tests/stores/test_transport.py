@@ -101,6 +101,15 @@ class TestBytes:
         for span in spans:
             assert target.content(span) == held.content(span)
 
+    async def test_every_range_is_asked_for_on_the_condition_that_the_object_is_the_same(self, store: Store) -> None:
+        layout = layout_of(3 * STEP)
+        prefix, placement = uploaded(store, BytesMemory(layout, seed=1))
+        await ObjectTransport(prefix, placement).pull(b"", [whole(layout)], BytesMemory(layout), Landings())
+        (stored,) = prefix.objects.values()
+        asked = [seen.condition for seen in store.gateway.seen if seen.method == "GET" and seen.first >= 0]
+        assert len(asked) >= 3
+        assert set(asked) == {stored.etag} != {""}
+
     async def test_files_in_another_order_than_the_stream_are_read_in_theirs(self, store: Store) -> None:
         """Tensors of a checkpoint need not stand in the order of the module's: neighbours are still one request."""
         layout = layout_of(*[1000] * 50)
