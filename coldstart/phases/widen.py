@@ -74,6 +74,6 @@ def _wanted(state: Transferring, sources: int, rate: float, watched: float) -> i
     left = len(journey.missing) * journey.chunk_bytes
     flow = Flow(sources, rate, state.alone, journey.link, state.source.cap, left, watched)
     try:
-        return max(1, min(journey.at_once(flow), MOST))
+        return max(1, min(int(journey.at_once(flow)), MOST))
     except Exception:  # an operator's function may raise anything; one that breaks has no say
         return sources

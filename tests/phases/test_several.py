@@ -49,6 +49,11 @@ def test_the_slowest_of_several_is_outrun_by_one_that_has_nothing_to_do(slow: in
     assert max(ended.asked.values()) <= 2
 
 
+def test_of_two_slow_ones_the_slower_one_is_outrun_first() -> None:
+    ended = Swarm(LIMITS, {**FOUR, -1: 0.06 * RATE, -3: 0.03 * RATE}, at_once=lambda flow: 4).play()
+    assert [attempt for attempt, outcome in ended.released if outcome == OUTRUN] == [-3, -1]
+
+
 def test_the_first_one_is_left_only_when_no_further_one_is_at_work() -> None:
     """All are left with it. So of two slow ones the further one is first."""
     slow = {**FOUR, 1: 0.05 * RATE, -2: 0.05 * RATE}

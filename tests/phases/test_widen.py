@@ -10,10 +10,10 @@ from coldstart.effects import Effect
 from coldstart.events import Event, Timer
 from coldstart.group import Group
 from coldstart.machine import initial, step
-from coldstart.phases.states import State, Transferring
+from coldstart.phases.states import Abandoning, Discovering, State, Transferring
 from coldstart.plan import Chunks, Limits
 from coldstart.policies import AtOnce, Flow, one_source, source_bound
-from coldstart.portions import NARROW
+from coldstart.portions import NARROW, SHARE
 from coldstart.ports import Advert
 
 CHUNKS, SIZE = 100, 10_000_000
@@ -161,9 +161,9 @@ def source(worker: str) -> Advert:
     return Advert(worker, f"{worker}.1", "1", 1, "aa", 2, CHUNKS, CHUNKS, ("tcp",), "h", "cpu")
 
 
-def several() -> Transferring:
+def several(at_once: AtOnce = source_bound) -> Transferring:
     """Four bring something since 2 s: ``a`` and three further ones, which were sought one after the other."""
-    state, _ = slow(transferring())
+    state, _ = slow(transferring(at_once))
     for number, worker in enumerate("bcd", start=1):
         state, _ = after(state, events.SourceClaimed(-number, source(worker), "root"), at=2.0)
     offers = [events.OfferReceived(-number, "tcp", b"t", 9) for number in (1, 2, 3)]
@@ -201,7 +201,45 @@ def test_each_of_several_is_asked_for_a_share_of_what_is_left_and_nothing_twice(
     asked = [state.pulling, *[each.pulling for each in state.further]]
     assert sum(map(len, asked)) == len(Chunks.of(chunk for chunks in asked for chunk in chunks))
     assert all(asked)
-    assert len(state.unasked) > len(state.journey.missing) // 4, "enough is left for whoever is quicker"
+    most = -(-len(state.journey.missing) // (SHARE * len(asked)))
+    assert [len(chunks) <= most for chunks in asked[1:]] == [True] * 3, "enough is left for whoever is quicker"
+
+
+def test_as_long_as_one_is_being_sought_nobody_else_is() -> None:
+    state, _ = slow(transferring())
+    state, _ = after(state, events.SourceClaimed(-1, source("b"), "root"), at=2.0)
+    state, asked = after(state, events.OfferReceived(-1, "tcp", b"b", 9), at=2.0)
+    both = (events.BytesLanded(-1, 180_000_000), events.BytesLanded(1, 180_000_000))
+    assert not claims(after(state, *both, at=8.0)[1])
+
+
+def test_a_rate_is_measured_anew_when_one_has_gone() -> None:
+    seen: list[Flow] = []
+
+    def overheard(flow: Flow) -> int:
+        seen.append(flow)
+        return source_bound(flow)
+
+    state: State = several(overheard)
+    state, _ = after(state, *[events.BytesLanded(attempt, 40_000_000) for attempt in (-3, -2, -1, 1)], at=3.5)
+    state, _ = after(state, events.PullEnded(-3, "closed"), events.ClaimDeferred(-4, ""), at=3.5)
+    after(state, *[events.BytesLanded(attempt, 10_000_000) for attempt in (-2, -1, 1)], at=4.0)
+    assert [(flow.sources, flow.watched, flow.rate, flow.before) for flow in seen[-2:]] == [
+        (4, 1.5, 160e6 / 1.5, 3e7),
+        (3, 0.5, 6e7, 3e7),
+    ]
+
+
+def test_when_the_first_of_several_fails_nothing_goes_on_before_all_pulls_are_quiet() -> None:
+    state: State = several()
+    state, asked = after(state, events.ChunkVerified(-3, 99), events.PullEnded(1, "closed"), at=3.0)
+    assert {effects.Abandon(attempt) for attempt in (-1, -2, -3)} < set(asked)
+    for attempt in (-2, -3, -1):
+        assert isinstance(state, Abandoning)
+        state, asked = after(state, events.PullEnded(attempt, "abandoned"), at=3.1)
+    assert isinstance(state, Discovering)
+    assert dict(state.journey.origins) == {"d": Chunks.of([99])}, "what had come is kept"
+    assert state.journey.excluded == ("a",)
 
 
 @pytest.mark.parametrize(
