@@ -208,7 +208,7 @@ def test_each_of_several_is_asked_for_a_share_of_what_is_left_and_nothing_twice(
 def test_as_long_as_one_is_being_sought_nobody_else_is() -> None:
     state, _ = slow(transferring())
     state, _ = after(state, events.SourceClaimed(-1, source("b"), "root"), at=2.0)
-    state, asked = after(state, events.OfferReceived(-1, "tcp", b"b", 9), at=2.0)
+    state, _ = after(state, events.OfferReceived(-1, "tcp", b"b", 9), at=2.0)
     both = (events.BytesLanded(-1, 180_000_000), events.BytesLanded(1, 180_000_000))
     assert not claims(after(state, *both, at=8.0)[1])
 
