@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from coldstart import effects, events
@@ -12,6 +13,7 @@ from coldstart.phases.states import State, Transferring
 from coldstart.plan import Chunks, Limits
 from coldstart.policies import AtOnce, source_bound
 from coldstart.ports import Advert
+from coldstart.runner import Entry, Observer
 
 CHUNKS, SIZE = 200, 1_000_000
 
@@ -39,6 +41,7 @@ class Swarm:
         rates: bytes per second of each attempt's source; where it has none, nobody is free.
         dies: the attempt whose source dies, and after how many chunks of anybody.
         crowd: there are two, of a part each; else the policy says how many.
+        observers: told of every step.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Swarm:
         dies: tuple[int, int] | None = None,
         crowd: bool = False,
         at_once: AtOnce = source_bound,
+        observers: Sequence[Observer[State]] = (),
     ) -> None:
         self.rates, self.dies = rates, dies
         self.queues: dict[int, list[int]] = {attempt: [] for attempt in rates}
@@ -60,6 +64,7 @@ class Swarm:
         self.due: dict[int, float] = {}
         self.now, self.most, self.turns = 0.0, 0, 0
         self._told: list[Event] = []
+        self._observers, self._steps = observers, 0
         names = ("tcp",) if growing else ()
         started = events.Started(CHUNKS, chunk_bytes=SIZE, transports=("tcp",), growing=names, abortable=("tcp",))
         self.state: State = initial(limits, at_once=at_once)
@@ -70,7 +75,11 @@ class Swarm:
         """Events, and all that come of them at once."""
         self._told += happened
         while self._told:
-            self.state, asked = step(self.state, self._told.pop(0), self.now)
+            before, event = self.state, self._told.pop(0)
+            self.state, asked = step(before, event, self.now)
+            self._steps += 1
+            for observer in self._observers:
+                observer(Entry(self._steps, self.now, event, before, self.state, asked))
             for effect in asked:
                 self._perform(effect)
 
@@ -113,7 +122,8 @@ class Swarm:
         attempt = min(self.due, key=lambda each: self.due[each])
         self.now = self.due[attempt]
         turn, self.turns = self.turns, self.turns + 1
-        if self.dies == (attempt, turn):
+        if self.dies is not None and self.dies[0] == attempt and self.dies[1] <= turn:
+            self.dies = None
             self.end(attempt, "closed")
             self.tell()
             return
