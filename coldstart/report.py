@@ -21,7 +21,7 @@ from coldstart.phases.states import Failed, Failure, Phase
 class Attempt(msgspec.Struct, frozen=True):
     """One try at one source (or ``storage``): how long, how much of it was verified, how it ended.
 
-    Numbers below zero are of second sources, which gave another part of the stream at the same time.
+    Numbers below zero are of further sources, which gave some of the stream at the same time.
     """
 
     number: int
