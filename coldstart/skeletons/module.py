@@ -27,7 +27,7 @@ from coldstart.classification import Classification
 from coldstart.errors import ColdstartError, ConfigError, SkeletonError, in_a_line
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
-from coldstart.ports import Checkpoint, StoredAs
+from coldstart.ports import Cast, Checkpoint, StoredAs
 from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
@@ -314,8 +314,9 @@ class ModuleSkeleton(Generic[M]):
         return find_names(carried, checkpoint, self._prefix)
 
     def find_stored(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
-        """Where the checkpoint has each carried tensor, byte for byte or not; libraries that merge some override it."""
-        return self.find_names(module, self.carried(module), checkpoint)
+        """Where the checkpoint has each carried tensor, as it is or not; libraries that merge some override it."""
+        names = self.find_names(module, self.carried(module), checkpoint)
+        return names if self._dtype is None else {name: Cast(stored) for name, stored in names.items()}
 
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         return one_to_one(self.carried(module), checkpoint, self.find_stored(module, checkpoint))

@@ -1,4 +1,4 @@
-"""Carried tensors in a checkpoint: under which name, byte for byte or by copying.
+"""Carried tensors in a checkpoint: under which name, and whether they are read chunk by chunk or copied.
 
 Decides how names are matched: exactly, after wrappers' path segments (``module.`` of data
 parallel wrappers, ``_orig_mod.`` of compiled modules) are taken off on both sides. Whether a
@@ -49,7 +49,7 @@ def find_names(names: Iterable[str], checkpoint: Checkpoint, prefix: str = "") -
 def one_to_one(
     carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, StoredAs]
 ) -> Mapping[str, StoredAs] | None:
-    """``names`` if every storage of ``carried`` is exactly what they say is stored, byte for byte; else None."""
+    """``names`` if every storage of ``carried`` is exactly what they say is stored, cast or as it is; else None."""
     return names if isinstance(place(layout_of(carried), names, checkpoint), Placement) else None
 
 

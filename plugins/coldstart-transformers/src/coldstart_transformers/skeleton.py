@@ -1,7 +1,7 @@
 """The skeleton of a transformers model: built from ``config.json``, filled like ``from_pretrained`` would.
 
 Decides the class, the dtype of each parameter and whether the checkpoint's tensors are the
-model's own, byte for byte. Everything else is an ordinary module (``coldstart.skeletons``).
+model's own, at most in another dtype. Everything else is an ordinary module (``coldstart.skeletons``).
 Nothing is ever fetched and no code from a checkpoint is run. transformers' own renaming of
 tensors is in ``naming.py``, what it merges or cuts out of stored ones in ``rearranging.py``.
 """
@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank, StoredAs, Widened
+from coldstart.ports import Cast, Checkpoint, Rank, StoredAs, StoredRange
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
 from coldstart.skeletons.stored import lacking, named, one_to_one
@@ -155,26 +155,33 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
 
     def _merged(
         self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint
-    ) -> Mapping[str, StoredAs] | None:
+    ) -> Mapping[str, tuple[StoredRange, ...]] | None:
         """What the loader makes of several stored tensors, or of one; None where only the loader knows."""
         if not found.known or (self._quantisation is not None and self._quantisation.reworks):
             return None
         return rearranged(module, found.conversions, checkpoint)
 
     def _stored(
-        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint, merged: Mapping[str, StoredAs]
+        self,
+        module: PreTrainedModel,
+        found: Renamed,
+        checkpoint: Checkpoint,
+        merged: Mapping[str, tuple[StoredRange, ...]],
     ) -> Mapping[str, StoredAs]:
-        carried = self.carried(module)
-        kept = {  # in float32, whatever the others are in
-            name: Widened(stored)
-            for name, stored in found.names.items()
-            if name in carried
-            and carried[name].dtype == torch.float32
-            and checkpoint.tensors[stored].dtype == "bfloat16"
-            and (self._quantisation is None or (self._quantisation.plain and self._requested is None))
+        names: dict[str, str | tuple[StoredRange, ...]] = {**found.names, **self._parts, **merged}
+        return {
+            name: Cast(names[name]) if self._casts(tensor, names[name], checkpoint) else names[name]
+            for name, tensor in self.carried(module).items()
+            if name in names
         }
-        names: dict[str, StoredAs] = {**found.names, **self._parts, **kept, **merged}
-        return {name: names[name] for name in carried if name in names}
+
+    def _casts(self, tensor: torch.Tensor, stored: str | tuple[StoredRange, ...], checkpoint: Checkpoint) -> bool:
+        """Whether the loader does nothing to what becomes ``tensor`` but rearranging it and changing its dtype."""
+        if self._quantisation is None:
+            return True
+        if isinstance(stored, tuple) or not self._quantisation.plain or self._requested is not None:
+            return False
+        return (checkpoint.tensors[stored].dtype, tensor.dtype) == ("bfloat16", torch.float32)  # a router, kept so
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:

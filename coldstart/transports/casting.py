@@ -1,0 +1,47 @@
+"""Numbers that are stored in one floating-point dtype and carried in another, cast as they are read.
+
+Decides what stored bytes become: what torch's ``.to(dtype)`` makes of them on a CPU, so that a chunk has the same bytes
+whether it was read like this or loaded whole. Not-a-number is the exception: which of its many patterns torch gives
+depends on the processor, and on the place in the tensor, so that here it is always that of :data:`NAN` (or, from
+bfloat16 to float32, the stored one, as everywhere). It must not know files; which bytes are needed was decided in
+``reads.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import torch
+
+from coldstart.transports.conversions import Conversion
+
+NAN: Final = float("nan")
+"""As a result it is positive, quiet and without a payload: 7fc00000, 7e00 or 7fc0."""
+_AT_ONCE: Final = 32_000
+"""Numbers: they stay in a processor's own cache, and are fewer than torch would divide among threads of its own."""
+_KEPT: Final = Conversion("bfloat16", "float32")
+"""A bfloat16 is the first half of a float32, whatever it stands for."""
+
+
+def cast(stored: memoryview, conversion: Conversion, skipped: int, views: Iterable[memoryview]) -> None:
+    """Fill ``views`` with the carried bytes of ``stored``, from byte ``skipped`` of its first number on."""
+    numbers = torch.frombuffer(stored, dtype=getattr(torch, conversion.stored))
+    size = conversion.carried_size
+    at = skipped
+    for view in views:
+        target = torch.frombuffer(view, dtype=torch.uint8)
+        end = at + len(view)
+        for first in range(at // size, -(-end // size), _AT_ONCE):
+            last = min(first + _AT_ONCE, -(-end // size))
+            made = _cast(numbers[first:last], conversion).view(torch.uint8)
+            low, high = max(at, first * size), min(end, last * size)
+            target[low - at : high - at].copy_(made[low - first * size : high - first * size])
+        at = end
+
+
+def _cast(numbers: torch.Tensor, conversion: Conversion) -> torch.Tensor:
+    made = numbers.to(getattr(torch, conversion.carried))
+    if conversion != _KEPT and made.sum().isnan():  # with one in it a sum is one, and quicker than a look at each
+        made.masked_fill_(numbers.isnan(), NAN)
+    return made
