@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
 import torch
 
 from coldstart.transports.conversions import Conversion
@@ -30,13 +31,13 @@ def cast(stored: memoryview, conversion: Conversion, skipped: int, views: Iterab
     size = conversion.carried_size
     at = skipped
     for view in views:
-        target = torch.frombuffer(view, dtype=torch.uint8)
+        target = np.frombuffer(view, np.uint8)
         end = at + len(view)
         for first in range(at // size, -(-end // size), _AT_ONCE):
             last = min(first + _AT_ONCE, -(-end // size))
-            made = _cast(numbers[first:last], conversion).view(torch.uint8)
+            made = _cast(numbers[first:last], conversion).view(torch.uint8).numpy()
             low, high = max(at, first * size), min(end, last * size)
-            target[low - at : high - at].copy_(made[low - first * size : high - first * size])
+            np.copyto(target[low - at : high - at], made[low - first * size : high - first * size])
         at = end
 
 
