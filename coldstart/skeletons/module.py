@@ -27,13 +27,13 @@ from coldstart.classification import Classification
 from coldstart.errors import ColdstartError, ConfigError, SkeletonError, in_a_line
 from coldstart.identity import Rank
 from coldstart.layout import Layout, differences
-from coldstart.ports import Cast, Checkpoint, StoredAs
+from coldstart.ports import Checkpoint, StoredAs
 from coldstart.probe import MOST_NUMBERS, Probe
 from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
-from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one, used
+from coldstart.skeletons.stored import cast_to, fill, find_names, lacking, one_to_one, used
 from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
@@ -315,8 +315,9 @@ class ModuleSkeleton(Generic[M]):
 
     def find_stored(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
         """Where the checkpoint has each carried tensor, as it is or not; libraries that merge some override it."""
-        names = self.find_names(module, self.carried(module), checkpoint)
-        return names if self._dtype is None else {name: Cast(stored) for name, stored in names.items()}
+        carried = self.carried(module)
+        names = self.find_names(module, carried, checkpoint)
+        return names if self._dtype is None else cast_to(carried, checkpoint, names)
 
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         return one_to_one(self.carried(module), checkpoint, self.find_stored(module, checkpoint))

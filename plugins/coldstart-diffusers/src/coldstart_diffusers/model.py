@@ -20,10 +20,10 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Cast, Checkpoint, Rank, StoredAs
+from coldstart.ports import Checkpoint, Rank, StoredAs
 from coldstart.skeletons.adoption import exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import fill
+from coldstart.skeletons.stored import cast_to, fill
 from coldstart_diffusers.quiet import quiet
 
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
@@ -105,8 +105,8 @@ class ModelSkeleton(ModuleSkeleton[nn.Module]):
         return {name: names[name] for name in carried if name in names}
 
     def find_stored(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
-        names = self.find_names(module, self.carried(module), checkpoint)
-        return {name: Cast(stored) for name, stored in names.items()}
+        carried = self.carried(module)
+        return cast_to(carried, checkpoint, self.find_names(module, carried, checkpoint))
 
     def load(self, module: nn.Module, checkpoint: Checkpoint) -> None:
         """Copy the stored tensors in place, each converted to the dtype it has here.

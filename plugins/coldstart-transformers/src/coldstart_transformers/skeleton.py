@@ -19,10 +19,10 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Cast, Checkpoint, Rank, StoredAs, StoredRange
+from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import lacking, named, one_to_one
+from coldstart.skeletons.stored import cast_to, lacking, named, one_to_one
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.bounds import check_size
@@ -168,20 +168,20 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
         checkpoint: Checkpoint,
         merged: Mapping[str, tuple[StoredRange, ...]],
     ) -> Mapping[str, StoredAs]:
+        carried = self.carried(module)
         names: dict[str, str | tuple[StoredRange, ...]] = {**found.names, **self._parts, **merged}
-        return {
-            name: Cast(names[name]) if self._casts(tensor, names[name], checkpoint) else names[name]
-            for name, tensor in self.carried(module).items()
-            if name in names
-        }
-
-    def _casts(self, tensor: torch.Tensor, stored: str | tuple[StoredRange, ...], checkpoint: Checkpoint) -> bool:
-        """Whether the loader does nothing to what becomes ``tensor`` but rearranging it and changing its dtype."""
+        names = {name: names[name] for name in carried if name in names}
         if self._quantisation is None:
-            return True
-        if isinstance(stored, tuple) or not self._quantisation.plain or self._requested is not None:
-            return False
-        return (checkpoint.tensors[stored].dtype, tensor.dtype) == ("bfloat16", torch.float32)  # a router, kept so
+            return cast_to(carried, checkpoint, names)
+        kept = {  # in float32, whatever the others are in
+            name: stored
+            for name, stored in names.items()
+            if isinstance(stored, str)
+            and (checkpoint.tensors[stored].dtype, carried[name].dtype) == ("bfloat16", torch.float32)
+            and self._quantisation.plain
+            and self._requested is None
+        }
+        return {**names, **cast_to(carried, checkpoint, kept)}
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
