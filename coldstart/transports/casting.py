@@ -10,6 +10,7 @@ bfloat16 to float32, the stored one, as everywhere). It must not know files; whi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Final
 
 import numpy as np
@@ -28,21 +29,22 @@ _KEPT: Final = Conversion("bfloat16", "float32")
 def cast(stored: memoryview, conversion: Conversion, skipped: int, views: Iterable[memoryview]) -> None:
     """Fill ``views`` with the carried bytes of ``stored``, from byte ``skipped`` of its first number on."""
     numbers = torch.frombuffer(stored, dtype=getattr(torch, conversion.stored))
-    size = conversion.carried_size
+    dtype, size = getattr(torch, conversion.carried), conversion.carried_size
     at = skipped
     for view in views:
-        target = np.frombuffer(view, np.uint8)
-        end = at + len(view)
-        for first in range(at // size, -(-end // size), _AT_ONCE):
-            last = min(first + _AT_ONCE, -(-end // size))
-            made = _cast(numbers[first:last], conversion).view(torch.uint8).numpy()
-            low, high = max(at, first * size), min(end, last * size)
-            np.copyto(target[low - at : high - at], made[low - first * size : high - first * size])
-        at = end
+        first, last = at // size, -(-(at + len(view)) // size)
+        if at % size or len(view) % size:
+            made = torch.empty(last - first, dtype=dtype)
+            _fill(made, numbers[first:last], conversion)
+            begins = at - first * size
+            np.copyto(np.frombuffer(view, np.uint8), made.view(torch.uint8).numpy()[begins : begins + len(view)])
+        else:
+            _fill(torch.frombuffer(view, dtype=dtype), numbers[first:last], conversion)
+        at += len(view)
 
 
-def _cast(numbers: torch.Tensor, conversion: Conversion) -> torch.Tensor:
-    made = numbers.to(getattr(torch, conversion.carried))
-    if conversion != _KEPT and made.sum().isnan():  # with one in it a sum is one, and quicker than a look at each
-        made.masked_fill_(numbers.isnan(), NAN)
-    return made
+def _fill(made: torch.Tensor, numbers: torch.Tensor, conversion: Conversion) -> None:
+    for becomes, part in zip(made.split(_AT_ONCE), numbers.split(_AT_ONCE), strict=True):
+        becomes.copy_(part)
+        if conversion != _KEPT and isnan(becomes.sum().item()):  # as it is with one in it; quicker than a look at each
+            becomes.masked_fill_(part.isnan(), NAN)
