@@ -82,7 +82,7 @@ class Recorder:
         self._state: State | None = None
 
     def built(self, seconds: float, whole_read: str = "") -> None:
-        """The skeleton took so long; ``whole_read`` is why storage does not map byte for byte, if it does not."""
+        """The skeleton took so long; ``whole_read`` is why storage is not read chunk by chunk, if it is not."""
         self._whole_read = whole_read
         self._phases["build"] = seconds
         self._timeline.append(Mark("BUILD", 0.0))

@@ -44,7 +44,8 @@ def cast(stored: memoryview, conversion: Conversion, skipped: int, views: Iterab
 
 
 def _fill(made: torch.Tensor, numbers: torch.Tensor, conversion: Conversion) -> None:
-    for becomes, part in zip(made.split(_AT_ONCE), numbers.split(_AT_ONCE), strict=True):
+    for at in range(0, len(numbers), _AT_ONCE):
+        part, becomes = numbers[at : at + _AT_ONCE], made[at : at + _AT_ONCE]
         becomes.copy_(part)
         if conversion != _KEPT and isnan(becomes.sum().item()):  # as it is with one in it; quicker than a look at each
             becomes.masked_fill_(part.isnan(), NAN)
