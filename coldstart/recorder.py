@@ -78,12 +78,14 @@ class Recorder:
         self._landed_in_phase = 0
         self._own_truth = self._loaded = False
         self._served = False
-        self._transport = self._route = self._whole_read = self._probe = ""
+        self._transport = self._route = self._whole_read = self._notice = self._probe = ""
         self._state: State | None = None
 
-    def built(self, seconds: float, whole_read: str = "") -> None:
-        """The skeleton took so long; ``whole_read`` is why storage is not read chunk by chunk, if it is not."""
-        self._whole_read = whole_read
+    def built(self, seconds: float, whole_read: str = "", notice: str = "") -> None:
+        """The skeleton took so long; ``whole_read`` is why storage is not read chunk by chunk, if it is not,
+        ``notice`` why the module may not be what was meant.
+        """
+        self._whole_read, self._notice = whole_read, notice
         self._phases["build"] = seconds
         self._timeline.append(Mark("BUILD", 0.0))
 
@@ -250,7 +252,10 @@ class Recorder:
             timeline=tuple(self._timeline),
             detours=journey.detours if journey else (),
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
-            warnings=tuple(words for each in passages for words in shortfalls(each, self._floors)),
+            warnings=(
+                *([self._notice] if self._notice else ()),
+                *(words for each in passages for words in shortfalls(each, self._floors)),
+            ),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
             group=_grouped(journey.accord) if journey and journey.accord else None,

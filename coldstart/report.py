@@ -83,8 +83,9 @@ class Report(msgspec.Struct, frozen=True):
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
     head of the first transfer), or a ``transfer``, ``link_age`` seconds ago; 0 and ``none`` where nothing was measured.
-    ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
-    were missed, and by how much. ``estimates``: where peers were weighed against storage, each change of mind once.
+    ``share`` is what the transfer reached of it while its bytes came. ``warnings``: why there are bare tensors where a
+    module may have been meant; which of the operator's floors were missed, and by how much. ``estimates``: where
+    peers were weighed against storage, each change of mind once.
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
     None for a worker that is in none. ``refused`` counts by reason what was not believed on the bus, or at the port of
     a transport, where the fleet has keys.

@@ -336,6 +336,13 @@ def test_why_storage_is_read_as_a_whole() -> None:
     assert story.report.whole_read == "weight: bfloat16 here, float32 in the checkpoint"
 
 
+def test_a_module_that_may_not_be_what_was_meant_is_the_first_warning() -> None:
+    story = storage()
+    assert story.report.warnings == ()
+    story.recorder.built(1.0, notice="bare tensors, since nobody knows the class")
+    assert story.report.warnings == ("bare tensors, since nobody knows the class",)
+
+
 # ---------------------------------------------------------------------------------------- estimates
 
 
