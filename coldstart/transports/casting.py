@@ -34,7 +34,7 @@ def cast(stored: memoryview, conversion: Conversion, skipped: int, views: Iterab
     for view in views:
         first, last = at // size, -(-(at + len(view)) // size)
         if at % size or len(view) % size:
-            made = torch.empty(last - first, dtype=dtype)
+            made = torch.empty(last - first, dtype=dtype, device="cpu")
             _fill(made, numbers[first:last], conversion)
             begins = at - first * size
             np.copyto(np.frombuffer(view, np.uint8), made.view(torch.uint8).numpy()[begins : begins + len(view)])
