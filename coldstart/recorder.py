@@ -93,7 +93,7 @@ class Recorder:
         self._state: State | None = None
 
     def built(self, seconds: float, whole_read: str = "", notice: str = "") -> None:
-        """The skeleton took so long; ``whole_read`` is why storage does not map byte for byte, if it does not,
+        """The skeleton took so long; ``whole_read`` is why storage is not read chunk by chunk, if it is not,
         ``notice`` why the module may not be what was meant.
         """
         self._whole_read, self._notice = whole_read, notice
