@@ -21,7 +21,7 @@ from coldstart.phases.states import Failed, Failure, Phase
 class Attempt(msgspec.Struct, frozen=True):
     """One try at one source (or ``storage``): how long, how much of it was verified, how it ended.
 
-    Numbers below zero are of second sources, which gave another part of the stream at the same time.
+    Numbers below zero are of further sources, which gave some of the stream at the same time.
     """
 
     number: int
@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True):
     ``published truth``, or ``own storage read`` where this worker made the truth. ``path`` is ``loaded``
     where the host filled the memory itself.
     ``whole_read`` says why storage can only be read as a whole, by the family's own loader; it is empty where the
-    checkpoint maps byte for byte, and storage gives only what is missing.
+    checkpoint has what the module holds, at most in another dtype, and storage gives only what is missing.
     ``probe`` says what came of the builder's numeric probe, and is empty where it has none.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).

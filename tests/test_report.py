@@ -10,7 +10,8 @@ from coldstart.events import Event
 from coldstart.layout import Layout
 from coldstart.links.rates import Floors, Moved, Passage
 from coldstart.machine import initial, step
-from coldstart.phases.states import Failed, Failure, Journey, Phase, State
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import Failed, Failure, Phase, State
 from coldstart.plan import Limits
 from coldstart.ports import Advert, Queue, Skip
 from coldstart.recorder import Recorder

@@ -82,7 +82,7 @@ def _show(found: Inspected) -> None:
     elif found.whole_read:
         say(f"  storage is read as a whole: {found.whole_read}")
     elif not found.classification.refusals:
-        say("  storage gives only what is missing: the checkpoint maps byte for byte")
+        say("  storage gives only what is missing, in chunks")
 
 
 def _cells(each: ClassifiedTensor) -> tuple[str, ...]:

@@ -182,9 +182,8 @@ class _Voice:
         if self._json:
             self._tell("serving", report=report)
             return
-        origin = " and ".join(report.sources) or "storage"
         say(
-            f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {origin} "
+            f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {_origin(report)} "
             f"at {report.gbps:.2f} GB/s, verified against {report.against}, in {seconds(report.seconds)}"
         )
         if report.link_gbps:
@@ -222,6 +221,17 @@ class _Voice:
         self, event: str, *, progress: Progress | None = None, report: Report | None = None, error: str = ""
     ) -> None:
         emit(Told(event, self._worker, anyio.current_time(), progress, report, error))
+
+
+def _origin(report: Report) -> str:
+    """Who gave the bytes; of several, how many each."""
+    if len(report.sources) < 2:
+        return "".join(report.sources) or "storage"
+    brought = dict.fromkeys(report.sources, 0)
+    for each in report.attempts:
+        if each.source in brought:
+            brought[each.source] += each.bytes
+    return ", ".join(f"{source} ({size(nbytes)})" for source, nbytes in brought.items())
 
 
 CHOICES: Mapping[Decision, str] = {
