@@ -313,10 +313,8 @@ async def test_an_engine_that_only_serves_goes_on_lending(settings: Settings, ch
 # ---------------------------------------------------------------------------- said beforehand
 
 
-async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
-    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The host may free it inside the block."""
+def hold_digests(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Every digest from now on waits: the first event says that one has begun, the second one lets all go on."""
     reading, go = threading.Event(), threading.Event()
     digests = ChunkDigester.digests
 
@@ -325,6 +323,14 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
         assert go.wait(SECONDS)
         return digests(self, memory, spans)
 
+    monkeypatch.setattr(ChunkDigester, "digests", held_up)
+    return reading, go
+
+
+async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host may free it inside the block."""
     entered = anyio.Event()
 
     async def change(replica: Replica) -> None:
@@ -332,7 +338,7 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
             entered.set()
 
     async with join(checkpoint, "a", settings) as replica:
-        monkeypatch.setattr(ChunkDigester, "digests", held_up)
+        reading, go = hold_digests(monkeypatch)
         assert await anyio.to_thread.run_sync(reading.wait, SECONDS)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(change, replica)
@@ -344,20 +350,35 @@ async def test_a_change_waits_until_the_workers_own_digest_has_left_the_memory(
                 await entered.wait()
 
 
+async def test_a_drain_waits_until_the_workers_own_digest_has_left_the_memory(
+    settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host may end, and the memory with it, as soon as it has returned."""
+    drained = anyio.Event()
+
+    async def drain(replica: Replica) -> None:
+        await replica.drain()
+        drained.set()
+
+    async with join(checkpoint, "a", settings) as replica:
+        reading, go = hold_digests(monkeypatch)
+        assert await anyio.to_thread.run_sync(reading.wait, SECONDS)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain, replica)
+            await until(replica, lambda state: state.mode is Mode.CLOSED)
+            await anyio.wait_all_tasks_blocked()
+            assert not drained.is_set()
+            go.set()
+            with anyio.fail_after(SECONDS):
+                await drained.wait()
+
+
 async def test_a_host_that_does_not_wait_for_a_block_goes_on_lending(
     settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was changed, so nothing may stay withheld."""
-    reading, go = threading.Event(), threading.Event()
-    digests = ChunkDigester.digests
-
-    def held_up(self: ChunkDigester, memory: Memory, spans: Sequence[Span]) -> Sequence[bytes]:
-        reading.set()
-        assert go.wait(SECONDS)
-        return digests(self, memory, spans)
-
     async with join(checkpoint, "a", settings) as replica:
-        monkeypatch.setattr(ChunkDigester, "digests", held_up)
+        reading, go = hold_digests(monkeypatch)
         assert await anyio.to_thread.run_sync(reading.wait, SECONDS)
         with anyio.move_on_after(0.05) as scope:
             async with replica.changing():
