@@ -182,10 +182,9 @@ class _Voice:
         if self._json:
             self._tell("serving", report=report)
             return
-        origin = " and ".join(report.sources) or "storage"
         say(
-            f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {origin} "
-            f"at {report.gbps:.2f} GB/s, verified against {report.against}, in {seconds(report.seconds)}"
+            f"{report.worker} serves {report.model}: {words_of_bytes(report)}, "
+            f"verified against {report.against}, in {seconds(report.seconds)}"
         )
         if report.link_gbps:
             seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
@@ -228,8 +227,19 @@ CHOICES: Mapping[Decision, str] = {
     "wait": "a peer",
     "ask": "a peer, before the store had answered",
     "storage": "storage",
-    "full": "a peer, as enough others read storage",
+    "full": "a peer, as enough others read storage, or the store did not say",
 }
+
+
+def words_of_bytes(report: Report) -> str:
+    """How many bytes came from whom, and at which rate; the rate is that of peers where there were any."""
+    sources = " and ".join(report.sources)
+    rate = f"at {report.gbps:.2f} GB/s"
+    if not sources:
+        return f"{size(report.bytes_total)} from storage {rate}"
+    if not report.bytes_storage:
+        return f"{size(report.bytes_total)} from {sources} {rate}"
+    return f"{size(report.bytes_peer)} from {sources} {rate} and {size(report.bytes_storage)} from storage"
 
 
 def words_of_estimate(weighed: Weighed) -> str:
