@@ -15,18 +15,18 @@ from coldstart.errors import IllegalTransition
 from coldstart.events import AttemptEvent, Event, GroupEvent, LoaderElected, SourceClaimed, StorageOpened
 from coldstart.group import Accord, Group
 from coldstart.phases import agree, discover, fallback, handshake, serve, transfer, verify
+from coldstart.phases.journey import Journey
 from coldstart.phases.states import (
     PHASE_OF,
-    Abandoning,
     Failed,
     Gone,
     Idle,
-    Journey,
     Move,
     Page,
     Phase,
     State,
     Transferring,
+    further_at,
 )
 from coldstart.plan import Limits
 from coldstart.policies import AtOnce, source_bound
@@ -61,11 +61,11 @@ def step(state: State, event: Event, at: float) -> Move:
         IllegalTransition: the event can never come in this state; a bug, not a peer's fault.
     """
     if isinstance(event, AttemptEvent) and event.attempt < state.journey.attempt:
-        second = state.second if isinstance(state, Transferring | Abandoning) else None
-        if second is None or event.attempt != second.attempt:
+        other = further_at(state, event.attempt)
+        if other is None:
             return state, _stale(event)
         if isinstance(state, Transferring):
-            return transfer.second_moved(state, second, event, at)
+            return transfer.further_moved(state, other, event, at)
     if isinstance(event, GroupEvent) and not isinstance(state, Idle):
         return agree.told(state, event, at)
     page = PAGES[type(state)]

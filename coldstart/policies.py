@@ -68,7 +68,7 @@ class Flow(msgspec.Struct, frozen=True):
     Args:
         sources: from how many it comes now.
         rate: bytes per second from all of them together, since there were so many.
-        before: of the first one alone, where a second one was added; 0: none was.
+        before: of the first one alone, where others were added; 0: none was.
         link: the best that the link from the first one's host has given, in bytes per second; 0: not known.
         cap: bytes per second that the first one sends at most, to everybody together; 0: not limited.
         left: bytes that are missing.
@@ -85,31 +85,44 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 AtOnce = Callable[[Flow], int]
-"""From how many sources a transfer should come. More than two are as good as two, and fewer than one as one."""
+"""From how many sources a transfer should come: more than :data:`MOST` are as good as so many, fewer than one as one.
+Where it says fewer than there are, the last ones are ended, and no more are sought in this start."""
 
+MOST = 4
+"""Sources of one joiner at most: each holds a slot that others may need, and one more brings less each time."""
 WATCHED = 1.0
 """Seconds until a rate is believed: connections start slowly."""
 WORTH = 2.0
-"""Seconds that the rest must still take from the first source: a second one costs a claim, a handshake and a slot."""
+"""Seconds that the rest must still take before more sources are thought of."""
+SAVES = 0.3
+"""Seconds that each one more must save, if it is as quick as the others: it costs a claim, a handshake and a slot."""
 FULL = 0.8
 """A link that gives this share of its best is full; what is left to gain is not worth a slot."""
-GAIN = 1.2
-"""Two sources must bring so many times what one did; equal ones with limits of their own bring twice as much."""
+PAYS = 0.6
+"""Sources must bring this share each of what the first one did alone, on average; equal ones with limits of their own
+bring all of it. So two must bring 1.2 times as much as one, and four 2.4 times."""
 
 
 def source_bound(flow: Flow) -> int:
-    """A second source where the first one is limited by its lender, or gives less than its link can, or nobody knows;
-    one again where that was no quicker, because both share what is slow."""
+    """Further sources where the first one is limited by its lender, or gives less than its link can, or nobody knows;
+    fewer again where those that there are share what is slow."""
     if flow.watched < WATCHED or flow.rate <= 0:
         return flow.sources
-    if flow.sources > 1:
-        return flow.sources if flow.rate >= GAIN * flow.before else 1
+    if flow.sources > 1 and flow.rate < PAYS * flow.sources * flow.before:
+        return int(flow.rate / (PAYS * flow.before))
     if flow.left < WORTH * flow.rate:
-        return 1
+        return flow.sources
     full = flow.link > 0 and flow.rate >= FULL * flow.link
-    return 1 if full and flow.cap <= 0 else 2
+    return flow.sources if full and flow.cap <= 0 else _that_save(flow)
+
+
+def _that_save(flow: Flow) -> int:
+    """As many as each save something, if all are alike: the rest takes a second from one, half of it from two."""
+    alone = flow.left / flow.rate * flow.sources
+    saving = [sources for sources in range(flow.sources + 1, MOST + 1) if alone >= SAVES * sources * (sources - 1)]
+    return max(saving, default=flow.sources)
 
 
 def one_source(flow: Flow) -> int:
-    """Never a second source, but in crowds."""
+    """Never a further source, but in crowds."""
     return 1

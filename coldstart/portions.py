@@ -23,8 +23,8 @@ SHARE: Final = 4
 
 OUTRUN: Final = "outrun"
 """Why a source is left in the end game."""
-NARROW: Final = "no quicker than one source"
-"""Why a second source is left where both share a bottleneck."""
+NARROW: Final = "no quicker than fewer sources"
+"""Why a further source is left where all share a bottleneck."""
 SETTLE: Final = 0.25
 """Seconds that ending one pull and beginning another may take, digests of what has landed included."""
 TIMES: Final = 2.0

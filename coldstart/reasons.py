@@ -93,7 +93,9 @@ class Causes:
     """Follows one joiner: a pull that is given up goes on until it is quiet, and its reason is that of giving it up."""
 
     def __init__(self) -> None:
-        self._abandoned = self._second = self._left = Cause.OTHER
+        self._abandoned = self._left = Cause.OTHER
+        self._further: dict[int, Cause] = {}
+        """Of each further source that is being left, by attempt."""
 
     def of(self, entry: Entry[State]) -> Cause:
         """The class of whatever this step has left; to be asked of every step.
@@ -109,14 +111,13 @@ class Causes:
         before, after = entry.before, entry.after
         if isinstance(before, Abandoning | Replacing) and not isinstance(entry.event, events.DrainRequested):
             found = self._abandoned
-        elif _ends_second(before, entry.event):
-            found = self._second
+        elif isinstance(entry.event, events.AttemptEvent) and entry.event.attempt in self._further:
+            found = self._further[entry.event.attempt]
         else:
             found = _cause(before, entry.event)
         if isinstance(after, Abandoning | Replacing) and type(after) is not type(before):
             self._abandoned = found
-        if _ending(after) and not _ending(before):
-            self._second = found
+        self._further = {attempt: self._further.get(attempt, found) for attempt in _ending(after)}
         return found
 
 
@@ -206,10 +207,7 @@ def _too_late(before: State, timer: Timer) -> Cause:
             return Cause.OTHER
 
 
-def _ending(state: State) -> bool:
-    """Whether the second source of a crowd's joiner is being given up."""
-    return isinstance(state, Transferring) and state.second is not None and bool(state.second.ending)
-
-
-def _ends_second(before: State, event: Event) -> bool:
-    return _ending(before) and isinstance(event, events.AttemptEvent) and event.attempt < 0
+def _ending(state: State) -> tuple[int, ...]:
+    """The attempts at further sources that are being given up."""
+    further = state.further if isinstance(state, Transferring) else ()
+    return tuple([each.attempt for each in further if each.ending])

@@ -8,6 +8,7 @@ steps into logs and spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from coldstart.chronicle.starts import path_of
 from coldstart.estimate import Estimate
@@ -27,13 +28,23 @@ from coldstart.group import Accord
 from coldstart.layout import Layout
 from coldstart.links.rates import Floors, Moved, Passage, joined, shortfalls
 from coldstart.machine import phase_of
-from coldstart.phases.states import STORAGE, Failed, Handshaking, Journey, Loading, Phase, State, Transferring
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import STORAGE, Failed, Handshaking, Loading, Phase, State, further_of
 from coldstart.plan import payload_of
 from coldstart.ports import Advert
 from coldstart.report import Attempt, GroupReport, Mark, Progress, Report, Weighed
 from coldstart.runner import Entry
 
 _AFTER = (Phase.VERIFY, Phase.SERVE, Phase.FAILED, Phase.GONE)
+
+
+class _Going(NamedTuple):
+    """An attempt at a further source that is under way; ``ending`` says why it is being given up."""
+
+    source: str
+    began: float
+    transport: str
+    ending: str
 
 
 class Recorder:
@@ -70,7 +81,7 @@ class Recorder:
         self._attempts: list[Attempt] = []
         self._timeline: list[Mark] = []
         self._open: tuple[int, str, float, str] | None = None
-        self._aside: tuple[int, str, float, str] | None = None
+        self._further: dict[int, _Going] = {}
         self._skipped: dict[str, str] = {}
         self._estimates: list[Estimate] = []
         self._arrived: float | None = None
@@ -78,12 +89,14 @@ class Recorder:
         self._landed_in_phase = 0
         self._own_truth = self._loaded = False
         self._served = False
-        self._transport = self._route = self._whole_read = self._probe = ""
+        self._transport = self._route = self._whole_read = self._notice = self._probe = ""
         self._state: State | None = None
 
-    def built(self, seconds: float, whole_read: str = "") -> None:
-        """The skeleton took so long; ``whole_read`` is why storage does not map byte for byte, if it does not."""
-        self._whole_read = whole_read
+    def built(self, seconds: float, whole_read: str = "", notice: str = "") -> None:
+        """The skeleton took so long; ``whole_read`` is why storage is not read chunk by chunk, if it is not,
+        ``notice`` why the module may not be what was meant.
+        """
+        self._whole_read, self._notice = whole_read, notice
         self._phases["build"] = seconds
         self._timeline.append(Mark("BUILD", 0.0))
 
@@ -96,7 +109,7 @@ class Recorder:
             name = source.worker if isinstance(source, Advert) else ""
             self._change_phase(phase_of(entry.before), phase_of(entry.after), entry.at, name)
         self._follow_attempt(entry)
-        self._follow_second(entry)
+        self._follow_further(entry)
         self._follow_estimates(entry)
         self._state = entry.after
 
@@ -144,9 +157,7 @@ class Recorder:
         if self._open is not None and (self._open[0] != number or phase_of(entry.after) in _AFTER):
             began_number, source, began, transport = self._open
             # A whole load forgets what it writes over: the try had brought it all the same.
-            chunks = dict(journey.origins).get(source) or dict(entry.before.journey.origins).get(source)
-            before = sum(a.bytes for a in self._attempts if a.source == source)
-            nbytes = payload_of(self._layout, chunks) - before if chunks else 0
+            nbytes = self._brought(source, journey, entry.before.journey)
             outcome = _outcome(phase_of(entry.after), journey)
             self._attempts.append(
                 Attempt(began_number, source, transport or self._transport, entry.at - began, nbytes, outcome)
@@ -162,22 +173,30 @@ class Recorder:
                 case _:
                     pass
 
-    def _follow_second(self, entry: Entry[State]) -> None:
-        """The second source of a crowd's joiner, beside the first."""
-        second = entry.after.second if isinstance(entry.after, Transferring) else None
-        if second is not None and second.source is None:
-            second = None
-        if self._aside is not None and (second is None or second.attempt != self._aside[0]):
-            number, source, began, transport = self._aside
-            chunks = dict(entry.after.journey.origins).get(source)
-            nbytes = payload_of(self._layout, chunks) if chunks else 0
-            left = any(reason.startswith(f"{source}: ") for reason in entry.after.journey.detours)
-            outcome = _last_detour(entry.after.journey) if left else "ok"
-            self._attempts.append(Attempt(number, source, transport, entry.at - began, nbytes, outcome))
-            self._aside = None
-        if second is not None and second.source is not None:
-            began = entry.at if self._aside is None else self._aside[2]
-            self._aside = (second.attempt, second.source.worker, began, second.transport)
+    def _follow_further(self, entry: Entry[State]) -> None:
+        """The sources beside the first one, each as one attempt."""
+        further = [each for each in further_of(entry.after) if each.source is not None]
+        going = {each.attempt for each in further}
+        for number in [each for each in self._further if each not in going]:
+            self._end_further(number, self._further.pop(number), entry)
+        for each in further:
+            assert each.source is not None
+            known = self._further.get(each.attempt)
+            began = entry.at if known is None else known.began
+            self._further[each.attempt] = _Going(each.source.worker, began, each.transport, each.ending)
+
+    def _end_further(self, number: int, going: _Going, entry: Entry[State]) -> None:
+        journey = entry.after.journey
+        left = [reason for reason in journey.detours if reason.startswith(f"{going.source}: ")]
+        outcome = left[-1].partition(": ")[2] if left else going.ending or "ok"
+        nbytes = self._brought(going.source, journey)
+        self._attempts.append(Attempt(number, going.source, going.transport, entry.at - going.began, nbytes, outcome))
+
+    def _brought(self, source: str, *journeys: Journey) -> int:
+        """Bytes that ``source`` has brought since the last attempt at it; by the first journey that knows of any."""
+        chunks = next((found for journey in journeys if (found := dict(journey.origins).get(source))), None)
+        before = sum(each.bytes for each in self._attempts if each.source == source)
+        return payload_of(self._layout, chunks) - before if chunks else 0
 
     def _follow_estimates(self, entry: Entry[State]) -> None:
         """Each change of mind. Before the store has answered it is none; nor is it that the end is near now."""
@@ -250,7 +269,10 @@ class Recorder:
             timeline=tuple(self._timeline),
             detours=journey.detours if journey else (),
             skipped=tuple(f"{worker}: {reason}" for worker, reason in self._skipped.items()),
-            warnings=tuple(words for each in passages for words in shortfalls(each, self._floors)),
+            warnings=(
+                *([self._notice] if self._notice else ()),
+                *(words for each in passages for words in shortfalls(each, self._floors)),
+            ),
             root=journey.root if journey else "",
             error=state.reason if isinstance(state, Failed) else None,
             group=_grouped(journey.accord) if journey and journey.accord else None,

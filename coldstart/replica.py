@@ -312,10 +312,7 @@ class _Order(NamedTuple):
         order = assembly.Order(
             self.checkpoint, *self[1:4], rank, self.revision, self.loaded, settings.shelves, digester
         )
-        built = cast("Built", assembly.build(order))
-        if built.notice:
-            logger().warning("bare tensors", reason=built.notice)
-        return built
+        return cast("Built", assembly.build(order))
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from coldstart.phases.states import Failed, Failure, Phase
 class Attempt(msgspec.Struct, frozen=True):
     """One try at one source (or ``storage``): how long, how much of it was verified, how it ended.
 
-    Numbers below zero are of second sources, which gave another part of the stream at the same time.
+    Numbers below zero are of further sources, which gave some of the stream at the same time.
     """
 
     number: int
@@ -77,14 +77,15 @@ class Report(msgspec.Struct, frozen=True):
     ``published truth``, or ``own storage read`` where this worker made the truth, or ``own memory, as it was lent``
     where it made it of what the host had loaded. ``path`` is ``loaded`` where the host filled the memory itself.
     ``whole_read`` says why storage can only be read as a whole, by the family's own loader; it is empty where the
-    checkpoint maps byte for byte, and storage gives only what is missing.
+    checkpoint has what the module holds, at most in another dtype, and storage gives only what is missing.
     ``probe`` says what came of the builder's numeric probe, and is empty where it has none.
     ``route`` is what ``transport`` says that its bytes really ran over, if it can tell.
     ``gbps`` is 10^9 bytes per second over the TRANSFER phase (or FALLBACK, from storage).
     ``link_gbps`` is the best that the link to the source of most bytes was seen to give, ``link_from`` a ``probe`` (the
     head of the first transfer), or a ``transfer``, ``link_age`` seconds ago; 0 and ``none`` where nothing was measured.
-    ``share`` is what the transfer reached of it while its bytes came. ``warnings``: which of the operator's floors
-    were missed, and by how much. ``estimates``: where peers were weighed against storage, each change of mind once.
+    ``share`` is what the transfer reached of it while its bytes came. ``warnings``: why there are bare tensors where a
+    module may have been meant; which of the operator's floors were missed, and by how much. ``estimates``: where
+    peers were weighed against storage, each change of mind once.
     ``detours`` says why each path was left; ``skipped`` which workers were passed over and why. ``group`` is
     None for a worker that is in none. ``refused`` counts by reason what was not believed on the bus, or at the port of
     a transport, where the fleet has keys.

@@ -125,7 +125,7 @@ async def wire(
         transports = opened.transports
         shard, arena = built.shard, built.arena
         recorder = Recorder(worker, shard.key, str(shard), arena.layout, began, floors, member.refusals.counts)
-        recorder.built(anyio.current_time() - began, built.storage.reason)
+        recorder.built(anyio.current_time() - began, built.storage.reason, built.notice)
         trace.identify(shard, me.incarnation, arena.layout, began, group)
         mount = await anyio.to_thread.run_sync(storage_of, built.checkpoint)
         links = Links(settings.links_directory, arena.device, rates)

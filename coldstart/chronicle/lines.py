@@ -46,7 +46,7 @@ RefusalKind = Literal["passed over", "refused", "revoked"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all lines. ``attempt`` numbers one try; below zero it is one at a second source, beside the first."""
+    """Base of all lines. ``attempt`` numbers one try; below zero it is one at a further source, beside the first."""
 
     at: Seconds
 

@@ -38,10 +38,11 @@ from coldstart.phases.states import (
     LoadFailing,
     Loading,
     Phase,
-    Second,
     State,
     Transferring,
     Waiting,
+    further_at,
+    further_of,
 )
 from coldstart.plan import payload_of
 from coldstart.ports import EXCLUDED, Advert, Skip
@@ -122,8 +123,8 @@ class JoinerNotes:
                 return [self._skip(skip, attempt, at) for skip in skipped if self._is_new(skip)]
             case OfferRefused(attempt=number, reason=reason) if source := _asked(entry.before, number):
                 early = number == attempt and phase_of(entry.before) is Phase.HANDSHAKE
-                second = _second(entry.before)
-                early = early or (second is not None and second.attempt == number and not second.offered)
+                other = further_at(entry.before, number)
+                early = early or (other is not None and not other.offered)
                 how: lines.RefusalKind = "refused" if early else "revoked"
                 return [lines.Refused(at=at, attempt=number, source=source, how=how, reason=words(reason))]
             case _:
@@ -161,10 +162,10 @@ class JoinerNotes:
 
     def _ended_flows(self, entry: Entry[State], at: float) -> list[AnyLine]:
         """Those of attempts that are over."""
-        state, second = entry.after, _second(entry.after)
-        going = set() if phase_of(state) in _OVER else {state.journey.attempt}
-        if second is not None:
-            going.add(second.attempt)
+        state = entry.after
+        going = {each.attempt for each in further_of(state)}
+        if phase_of(state) not in _OVER:
+            going.add(state.journey.attempt)
         over = [attempt for attempt in self._flows if attempt not in going]
         return [self._pulled(attempt, self._flows.pop(attempt), entry, at) for attempt in over]
 
@@ -179,7 +180,7 @@ class JoinerNotes:
             transport=flow.transport,
             nbytes=flow.landed,
             seconds=at - flow.began,
-            outcome=words(_outcome(flow.source, entry)),
+            outcome=words(_outcome(attempt, flow.source, entry)),
             route=words(flow.route),
             moving=round(moving, 6),
             link=most.link if most is not None else 0.0,
@@ -231,7 +232,7 @@ def _went_on(entry: Entry[State]) -> bool:
         and was.asides == now.asides
         and was.choice is now.choice
         and was.detours is now.detours
-        and (_second(before) is None) is (_second(after) is None)
+        and len(further_of(before)) == len(further_of(after))
         and not any(isinstance(effect, Pull) for effect in entry.effects)
     )
 
@@ -287,10 +288,11 @@ def _silence(entry: Entry[State], subject: str, at: float) -> list[AnyLine]:
     """A clock has run out, or bytes came too slowly; a line if somebody was left for that."""
     before, after = entry.before, entry.after
     if subject:
-        ours, theirs = _second(before), _second(after)
-        reason = theirs.ending if theirs is not None and theirs.ending else _last_reason(entry)
-        if ours is None or ours.source is None or subject != str(ours.attempt) or theirs is ours:
+        ours = next((each for each in further_of(before) if subject == str(each.attempt)), None)
+        theirs = None if ours is None else further_at(after, ours.attempt)
+        if ours is None or ours.source is None or theirs is ours:
             return []
+        reason = theirs.ending if theirs is not None and theirs.ending else _last_reason(entry)
         return [lines.Stalled(at=at, attempt=ours.attempt, source=ours.source.worker, reason=words(reason))]
     if type(before) is type(after) and before.journey.attempt == after.journey.attempt:
         return []
@@ -311,8 +313,8 @@ def _last_reason(entry: Entry[State]) -> str:
     return new[-1] if new else ""
 
 
-def _outcome(source: str, entry: Entry[State]) -> str:
-    """How an attempt at ``source`` ended, by the step in which it did."""
+def _outcome(attempt: int, source: str, entry: Entry[State]) -> str:
+    """How ``attempt``, at ``source``, ended, by the step in which it did."""
     journey, phase = entry.after.journey, phase_of(entry.after)
     if phase is Phase.GONE:
         return "cancelled"
@@ -321,18 +323,15 @@ def _outcome(source: str, entry: Entry[State]) -> str:
         return named[-1].removeprefix(f"{source}: ")
     if isinstance(entry.event, AttemptEvent) and phase in _OVER and journey.complete:
         return "ok"
-    return _last_reason(entry) or "ended"
-
-
-def _second(state: State) -> Second | None:
-    return state.second if isinstance(state, Transferring | Abandoning) else None
+    other = further_at(entry.before, attempt)
+    return (other.ending if other is not None else "") or _last_reason(entry) or "ended"
 
 
 def _asked(state: State, attempt: int) -> str:
     """Whom ``attempt`` is at, as far as that is still a matter in this state."""
-    second = _second(state)
-    if second is not None and second.attempt == attempt:
-        return second.source.worker if second.source is not None else ""
+    other = further_at(state, attempt)
+    if other is not None:
+        return other.source.worker if other.source is not None else ""
     if attempt != state.journey.attempt:
         return ""
     if isinstance(state, Loading):

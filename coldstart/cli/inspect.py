@@ -66,7 +66,7 @@ def _show(found: Inspected) -> None:
     table("", COLUMNS, [_cells(each) for each in tensors])
     say(f"{found.model}, by the {found.skeleton} skeleton: " + ", ".join(f"{n} {name}" for name, n in counts.items()))
     if found.notice:
-        say(f"  bare tensors: {found.notice}")
+        say(f"  {found.notice}")
     for refusal in found.classification.refusals:
         say(f"  refused: {refusal}")
     for words in found.lacking[:MOST_TOLD]:
@@ -82,7 +82,7 @@ def _show(found: Inspected) -> None:
     elif found.whole_read:
         say(f"  storage is read as a whole: {found.whole_read}")
     elif not found.classification.refusals:
-        say("  storage gives only what is missing: the checkpoint maps byte for byte")
+        say("  storage gives only what is missing, in chunks")
 
 
 def _cells(each: ClassifiedTensor) -> tuple[str, ...]:

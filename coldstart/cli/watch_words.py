@@ -93,8 +93,9 @@ def _progress(each: Moving, now: float) -> str:
     left = (1 - each.share) * each.nbytes / each.rate if each.rate else 0.0
     ends = f"  {seconds(left)} left" if left else ""
     over = f" over {each.transport}" if each.transport else ""
-    since = seconds(max(0.0, now - each.since))
-    return f"{each.worker} [{'#' * full}{'.' * (BAR - full)}] {each.share:4.0%}  {done}{rate}{ends}{over}, for {since}"
+    also = f", also from {', '.join(each.others)}" if each.others else ""
+    bar = f"{each.worker} [{'#' * full}{'.' * (BAR - full)}] {each.share:4.0%}"
+    return f"{bar}  {done}{rate}{ends}{over}{also}, for {seconds(max(0.0, now - each.since))}"
 
 
 def _waiting(picture: Picture) -> Iterator[Said]:

@@ -45,7 +45,10 @@ class Weights(msgspec.Struct, frozen=True):
 
 
 class Moving(msgspec.Struct, frozen=True):
-    """A cold start under way. ``source`` is empty while it looks for one; bytes and rate are 0 where not known."""
+    """A cold start under way. ``source`` is empty while it looks for one; bytes and rate are 0 where not known.
+
+    ``others`` are the sources beside it from which it receives, too.
+    """
 
     worker: str
     shard: str
@@ -59,6 +62,7 @@ class Moving(msgspec.Struct, frozen=True):
     rate: float
     seen: float = 0.0
     """When it was last seen to have more."""
+    others: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -139,7 +143,8 @@ def _moving(look: Look, before: Picture | None) -> Iterable[Moving]:
         advert = adverts.get((start.shard, start.start))
         if start.outcome != "running" or (advert is None and look.now - start.heard > LIVES_SECONDS):
             continue
-        pull = next((each for each in reversed(start.transfers) if each.end is None), None)
+        pulls = [each for each in reversed(start.transfers) if each.end is None]
+        pull = next((each for each in pulls if each.attempt >= 0), pulls[0] if pulls else None)
         have, chunks = (advert.have, advert.total) if advert is not None else (start.verified, start.chunks)
         nbytes = sizes.get(start.shard, 0)
         was = last.get((start.shard, start.worker))
@@ -156,6 +161,7 @@ def _moving(look: Look, before: Picture | None) -> Iterable[Moving]:
             nbytes=nbytes,
             rate=rate if pull is not None else 0.0,
             seen=seen,
+            others=tuple([each.source for each in pulls if each is not pull][::-1]),
         )
 
 

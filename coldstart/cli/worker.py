@@ -233,13 +233,22 @@ CHOICES: Mapping[Decision, str] = {
 
 def words_of_bytes(report: Report) -> str:
     """How many bytes came from whom, and at which rate; the rate is that of peers where there were any."""
-    sources = " and ".join(report.sources)
     rate = f"at {report.gbps:.2f} GB/s"
-    if not sources:
+    if not report.sources:
         return f"{size(report.bytes_total)} from storage {rate}"
-    if not report.bytes_storage:
-        return f"{size(report.bytes_total)} from {sources} {rate}"
-    return f"{size(report.bytes_peer)} from {sources} {rate} and {size(report.bytes_storage)} from storage"
+    of_peers = f"{size(report.bytes_peer)} from {_shares(report)} {rate}"
+    return f"{of_peers} and {size(report.bytes_storage)} from storage" if report.bytes_storage else of_peers
+
+
+def _shares(report: Report) -> str:
+    """Which peers gave bytes; of several, how many each."""
+    if len(report.sources) < 2:
+        return "".join(report.sources)
+    brought = dict.fromkeys(report.sources, 0)
+    for each in report.attempts:
+        if each.source in brought:
+            brought[each.source] += each.bytes
+    return ", ".join(f"{source} ({size(nbytes)})" for source, nbytes in brought.items())
 
 
 def words_of_estimate(weighed: Weighed) -> str:

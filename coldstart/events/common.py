@@ -29,7 +29,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class AttemptEvent(Event, frozen=True):
-    """Base of events that belong to one attempt; below zero it is one at a second source, beside the first."""
+    """Base of events that belong to one attempt; below zero it is one at a further source, beside the first."""
 
     attempt: int
 

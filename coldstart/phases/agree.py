@@ -28,6 +28,7 @@ from coldstart.events import (
 )
 from coldstart.group import PATH, READY, Verdict
 from coldstart.phases import groups, moves, saying
+from coldstart.phases.journey import Journey
 from coldstart.phases.states import (
     Abandoning,
     Agreeing,
@@ -39,7 +40,6 @@ from coldstart.phases.states import (
     Failure,
     Gone,
     Handshaking,
-    Journey,
     Move,
     Page,
     Publishing,
@@ -47,6 +47,7 @@ from coldstart.phases.states import (
     State,
     Transferring,
     Waiting,
+    further_of,
 )
 from coldstart.ports import Advert
 
@@ -142,9 +143,15 @@ def _fail(state: State, verdict: Verdict) -> Move:
     assert state.journey.accord is not None
     reason = f"group {state.journey.accord.group.name} does not serve: {verdict}"
     after, effects = moves.fail(state.journey, Failure.GROUP, reason)
-    second = state.second if isinstance(state, Transferring | Abandoning) else None
-    others = () if second is None else (Abandon(second.attempt), *moves.end_second(second, reason))
-    return after, (Abandon(state.journey.attempt), *others, *_release(state, reason), Disarm(Timer.GROUP), *effects)
+    others = [Abandon(each.attempt) for each in further_of(state)]
+    return after, (
+        Abandon(state.journey.attempt),
+        *others,
+        *moves.end_further(state, reason),
+        *_release(state, reason),
+        Disarm(Timer.GROUP),
+        *effects,
+    )
 
 
 def _lost(state: State, reason: str, at: float) -> Move:

@@ -23,7 +23,8 @@ from coldstart.events import (
     TruthDisputed,
 )
 from coldstart.phases import groups, moves, weigh
-from coldstart.phases.states import Discovering, Failure, Idle, Journey, Move, Page, Waiting
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import Discovering, Failure, Idle, Move, Page, Waiting
 
 
 def started(state: Idle, event: Started, at: float) -> Move:

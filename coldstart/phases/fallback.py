@@ -23,7 +23,8 @@ from coldstart.events import (
     TruthReceived,
 )
 from coldstart.phases import groups, moves, weigh
-from coldstart.phases.states import STORAGE, Failure, Journey, LoadFailing, Loading, Move, Page
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import STORAGE, Failure, LoadFailing, Loading, Move, Page
 from coldstart.plan import Chunks
 
 

@@ -30,24 +30,26 @@ from coldstart.effects import (
 )
 from coldstart.events import OfferReceived, Timer
 from coldstart.phases import saying, weigh
+from coldstart.phases.journey import Journey
 from coldstart.phases.states import (
     Abandoning,
     Checking,
     Discovering,
     Failed,
     Failure,
+    Further,
     Gone,
     Handshaking,
-    Journey,
     LoadFailing,
     Loading,
     Move,
     Publishing,
-    Second,
     Serving,
     Spot,
+    State,
     Transferring,
     Waiting,
+    further_of,
 )
 from coldstart.plan import Chunks, Pace, parts_in
 from coldstart.portions import Brought
@@ -90,26 +92,27 @@ def claim(journey: Journey) -> ClaimSource:
     return ClaimSource(journey.attempt, journey.excluded, journey.failed, have, limits.share, limits.crowd)
 
 
-def seek_second(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
-    """Look for a source of the part that the first one does not give."""
+def seek_further(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
+    """Look for one source more: of the part that the first one does not give, or, of several, of either in turn."""
     journey = replace(state.journey, asides=state.journey.asides + 1)
-    second = Second(-journey.asides, (state.part + 1) % PARTS)
-    state = replace(state, journey=journey, second=second)
-    return state, (claim_part(state, second),)
+    other = Further(-journey.asides, (state.part + 1 + len(state.further)) % PARTS)
+    state = replace(state, journey=journey, further=(*state.further, other))
+    return state, (claim_part(state, other),)
 
 
-def claim_part(state: Transferring, second: Second) -> ClaimSource:
+def claim_part(state: Transferring, other: Further) -> ClaimSource:
     """Ask for it, or keep the place in line.
 
     Outside of a crowd only who has everything will do, as if but one chunk were missing: whoever still receives is
     there for those that have nothing yet.
     """
     journey = state.journey
-    exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker)))
+    ours = [each.source.worker for each in state.further if each.source is not None]
+    exclude = tuple(dict.fromkeys((*journey.excluded, state.source.worker, *ours)))
     share = journey.limits.share
     if state.alone:
-        return ClaimSource(second.attempt, exclude, journey.failed, journey.total - 1, share, queue=False)
-    return ClaimSource(second.attempt, exclude, journey.failed, share=share, part=second.part)
+        return ClaimSource(other.attempt, exclude, journey.failed, journey.total - 1, share, queue=False)
+    return ClaimSource(other.attempt, exclude, journey.failed, share=share, part=other.part)
 
 
 def wait(journey: Journey, leader: str, since: float, spot: Spot | None = None) -> Move:
@@ -143,7 +146,7 @@ def shake(journey: Journey, source: Advert, root: str, since: float, part: int =
 def pull(
     journey: Journey, source: Advert, offer: OfferReceived, since: float, at: float, part: int = -1
 ) -> Move:
-    """Fetch what is missing from the source; in a crowd only a part, and look for a second one of the rest."""
+    """Fetch what is missing from the source; in a crowd only a part, and look for another one of the rest."""
     journey, pace = spent(journey, since, at), Pace.begun(at)
     had, (transport, ticket) = len(journey.verified), (offer.transport, offer.ticket)
     after = Transferring(
@@ -151,7 +154,7 @@ def pull(
     )
     sought: tuple[Effect, ...] = ()
     if part >= 0:
-        after, sought = seek_second(after)
+        after, sought = seek_further(after)
     after, effects = pull_more(after)
     return after, (
         Disarm(Timer.PATIENCE),
@@ -172,23 +175,21 @@ def pull_more(state: Transferring) -> tuple[Transferring, tuple[Effect, ...]]:
     if not may_pull(state.journey, state):
         return state, ()
     wanted = state.offered
-    if state.second is not None:
+    if state.further or state.widenable:
         wanted = portion_of(state, wanted, state.pulling)
-    elif state.widenable:
-        wanted = portion_of(state, wanted, state.pulling, sources=1)
     if not wanted:
         return state, ()
     pull = Pull(state.journey.attempt, state.source, state.transport, state.ticket, wanted)
     return replace(state, pulling=state.pulling | wanted), (pull,)
 
 
-def portion_of(state: Transferring, offered: Chunks, pulling: Chunks, sources: int = PARTS) -> Chunks:
-    """What of ``offered`` one of so many sources is asked for now, beside what it is ``pulling``."""
+def portion_of(state: Transferring, offered: Chunks, pulling: Chunks) -> Chunks:
+    """What of ``offered`` one of the sources is asked for now, beside what it is ``pulling``."""
     missing = state.journey.missing
-    return portions.portion(offered, len(pulling & missing), len(missing), sources)
+    return portions.portion(offered, len(pulling & missing), len(missing), 1 + len(state.further))
 
 
-def may_pull(journey: Journey, source: Transferring | Second) -> bool:
+def may_pull(journey: Journey, source: Transferring | Further) -> bool:
     """Whether more may be asked for there now."""
     return not source.pulling or source.transport in journey.growing
 
@@ -225,26 +226,29 @@ def share(journey: Journey, chunks: Chunks) -> tuple[Effect, ...]:
 
 
 def abandon(state: Transferring, reason: str) -> Move:
-    """End the pull, and that from a second source; go on when they are quiet."""
-    journey, second = state.journey, state.second
+    """End the pull, and those from further sources; go on when they are quiet."""
+    journey = state.journey
     waits = [(journey.attempt, state.pulling)] if state.pulling else []
-    waits += [(second.attempt, second.pulling)] if second is not None and second.pulling else []
-    after = Abandoning(journey, state.source, state.pace, state.had, reason, tuple(waits), second)
+    waits += [(each.attempt, each.pulling) for each in state.further if each.pulling]
+    after = Abandoning(journey, state.source, state.pace, state.had, reason, tuple(waits), state.further)
     return after, (
         *[Abandon(attempt) for attempt, _ in waits],
-        *end_second(second, reason),
+        *end_further(state, reason),
         Disarm(Timer.STALL),
         Arm(Timer.QUIET, journey.limits.quiet),
     )
 
 
-def end_second(second: Second | None, outcome: str) -> tuple[Effect, ...]:
-    """Give a second source's slot, or a place in line, back; nothing of it is timed any more."""
-    if second is None:
-        return ()
-    worker = second.source.worker if second.source is not None else ""
-    clocks = [Disarm(timer, str(second.attempt)) for timer in (Timer.RETRY, Timer.ANSWER, Timer.STALL, Timer.QUIET)]
-    return (Release(second.attempt, worker, outcome), *clocks)
+def end_further(state: State, outcome: str) -> tuple[Effect, ...]:
+    """Give the slots of all further sources back."""
+    return tuple([effect for each in further_of(state) for effect in give_back(each, outcome)])
+
+
+def give_back(other: Further, outcome: str) -> tuple[Effect, ...]:
+    """Give a further source's slot, or a place in line, back; nothing of it is timed any more."""
+    worker = other.source.worker if other.source is not None else ""
+    clocks = [Disarm(timer, str(other.attempt)) for timer in (Timer.RETRY, Timer.ANSWER, Timer.STALL, Timer.QUIET)]
+    return (Release(other.attempt, worker, outcome), *clocks)
 
 
 def lose(state: Transferring | Abandoning, at: float) -> Journey:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from coldstart.effects import Effect, Vote
 from coldstart.group import MAX_REASON, PATH, PEERS, READY, Question
-from coldstart.phases.states import STORAGE, Journey
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import STORAGE
 
 Said = tuple[Journey, tuple[Effect, ...]]
 """The journey with what was said noted in it, and the votes."""

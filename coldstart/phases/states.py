@@ -1,6 +1,6 @@
 """The states of a joiner, and what each phase needs to know.
 
-A state holds only what its phase needs; what all phases carry along is the :class:`Journey`.
+A state holds only what its phase needs; what all phases carry along is the journey (``journey.py``).
 Nothing here decides anything; how a state is entered is in ``moves.py``.
 """
 
@@ -12,16 +12,14 @@ from enum import StrEnum
 import msgspec
 
 from coldstart.effects import Effect
-from coldstart.estimate import Estimate
 from coldstart.events import Event, OfferReceived, PullEnded
-from coldstart.group import Accord
-from coldstart.plan import Chunks, Limits, Pace, part_of
-from coldstart.policies import AtOnce, source_bound
+from coldstart.phases.journey import Journey
+from coldstart.plan import Chunks, Pace, part_of
 from coldstart.portions import Brought
 from coldstart.ports import Advert
 
 WIDE = 16
-"""Chunks that a model must have at least for a second source outside of crowds: fewer cannot be divided evenly."""
+"""Chunks that a model must have at least for further sources outside of crowds: fewer cannot be divided evenly."""
 
 STORAGE = "storage"
 """The origin of chunks that were read from the checkpoint."""
@@ -49,90 +47,6 @@ class Failure(StrEnum):
     CHECK = "check"
     MEMORY = "memory"
     GROUP = "group"
-
-
-class Journey(msgspec.Struct, frozen=True):
-    """What a joiner carries through all phases.
-
-    Args:
-        limits: how long and how often.
-        total: chunks of the layout.
-        partial: storage can be read chunk by chunk.
-        chunk_bytes: size of a chunk.
-        verified: chunks whose digest was right.
-        origins: where each verified chunk came from, by worker or :data:`STORAGE`.
-        attempt: number of the current try; grows, never repeats.
-        transports: ours, as long as none has failed.
-        connecting: those of them that connect before a byte is asked for.
-        growing: those of them whose pulls can be asked for more while they are under way.
-        abortable: those of them whose pulls can be ended at any time.
-        failed: transports that failed before anything landed; not asked for until the source is left.
-        tries: sources that were given a chance.
-        excluded: workers never asked again.
-        patience: seconds that may still be lost on peers and coordination.
-        followed: seconds spent waiting for loaders.
-        asides: second sources that were sought beside a first one; they number their attempts from -1 down.
-        root: name of the published truth, empty while unknown.
-        fetched: name of the truth whose record is here.
-        detours: why each source or path was left, in order.
-        storage_rate: bytes per second that this storage gave before; 0: not known.
-        choice: the last estimate of what is quicker, peers or storage, and what was decided.
-        asked: the attempt in which the store was asked to admit us to storage, the last time it was.
-        accord: what is said and decided in the rank's group; None outside of any.
-        link: bytes per second that the link from the last source has given at best; 0: not known.
-        narrow: a second source has been tried in vain.
-        at_once: the policy by which a second source is sought outside of crowds.
-    """
-
-    limits: Limits
-    total: int = 0
-    partial: bool = True
-    chunk_bytes: int = 0
-    verified: Chunks = Chunks()
-    origins: tuple[tuple[str, Chunks], ...] = ()
-    attempt: int = 0
-    transports: tuple[str, ...] = ()
-    connecting: tuple[str, ...] = ()
-    growing: tuple[str, ...] = ()
-    abortable: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    tries: int = 0
-    excluded: tuple[str, ...] = ()
-    patience: float = 0.0
-    followed: float = 0.0
-    asides: int = 0
-    root: str = ""
-    fetched: str = ""
-    detours: tuple[str, ...] = ()
-    storage_rate: float = 0.0
-    choice: Estimate | None = None
-    asked: int = 0
-    accord: Accord | None = None
-    link: float = 0.0
-    narrow: bool = False
-    at_once: AtOnce = source_bound
-
-    @property
-    def missing(self) -> Chunks:
-        return Chunks.first(self.total) - self.verified
-
-    @property
-    def complete(self) -> bool:
-        return len(self.verified) == self.total
-
-    def with_chunk(self, chunk: int, origin: str) -> Journey:
-        """The journey with one more verified chunk; a repeated chunk changes nothing."""
-        if chunk in self.verified:
-            return self
-        origins = dict(self.origins)
-        origins[origin] = origins.get(origin, Chunks()).add(chunk)
-        return msgspec.structs.replace(self, verified=self.verified.add(chunk), origins=tuple(origins.items()))
-
-    def keeping(self, chunks: Chunks) -> Journey:
-        """The journey with only ``chunks`` of the verified ones."""
-        origins = ((origin, Chunks(had.bits & chunks.bits)) for origin, had in self.origins)
-        left = tuple((origin, had) for origin, had in origins if had)
-        return msgspec.structs.replace(self, verified=Chunks(self.verified.bits & chunks.bits), origins=left)
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
@@ -184,10 +98,10 @@ class Handshaking(State, frozen=True):
     connected: bool = True
 
 
-class Second(msgspec.Struct, frozen=True):
-    """A second source, of another part of the stream: sought, then agreed with, then read (as soon as it has offered).
+class Further(msgspec.Struct, frozen=True):
+    """A further source beside the first one: sought, then agreed with, then read (as soon as it has offered).
 
-    ``ending`` says why its pull is being given up. ``mark`` is how many bytes had come from anybody when it offered.
+    ``part`` of the stream is what it is asked for first. ``ending`` says why its pull is being given up.
     """
 
     attempt: int
@@ -200,7 +114,6 @@ class Second(msgspec.Struct, frozen=True):
     pulling: Chunks = Chunks()
     ending: str = ""
     brought: Brought | None = None
-    mark: int = 0
 
 
 class Agreeing(State, frozen=True):
@@ -221,8 +134,8 @@ class Transferring(State, frozen=True):
 
     A source that still receives itself has only ``have`` (None: everything). ``pulling`` is on its way; where
     it is empty, we wait for more to pull. In a crowd only one ``part`` is to come from there, as long as any of
-    it is missing and there is a ``second`` source, or one is sought; whoever has been asked for all of its own part
-    is asked for the other one, too.
+    it is missing and there is a ``further`` source, or one is sought; whoever has been asked for all of its own part
+    is asked for the other one, too. Outside of crowds there may be several, the last one begun at the end.
     """
 
     source: Advert
@@ -233,21 +146,27 @@ class Transferring(State, frozen=True):
     have: Chunks | None = None
     pulling: Chunks = Chunks()
     part: int = -1
-    second: Second | None = None
+    further: tuple[Further, ...] = ()
     seen: float = 0.0
     """When something of it came last, or word that it goes on."""
     brought: Brought = Brought(0.0, 0.0)
     alone: float = 0.0
-    """Bytes per second that came when the second source was sought only because of that; 0: there is a crowd."""
+    """Bytes per second that the first source gave alone, where others were sought because of that; 0: nobody was, or
+    there is a crowd."""
     sought: float = 0.0
-    """When that was; 0: never."""
+    """When others were sought last because of that; 0: never."""
+    wanted: int = 1
+    """How many sources there are to be then, as the policy said."""
+    since: float = 0.0
+    """When the number of sources that give has changed last, and how many bytes had come from all of them by then."""
+    mark: int = 0
 
     @property
     def widenable(self) -> bool:
-        """Whether a second source may be sought because the first one is slow: see ``widen.py``."""
+        """Whether further sources may be sought because the first one is slow: see ``widen.py``."""
         journey = self.journey
         return (
-            self.second is None
+            not (self.further and not self.alone)
             and self.have is None
             and not journey.narrow
             and journey.accord is None
@@ -261,16 +180,18 @@ class Transferring(State, frozen=True):
     def unasked(self) -> Chunks:
         """What is missing here and on its way from nobody."""
         unasked = self.journey.missing - self.pulling
-        return unasked if self.second is None else unasked - self.second.pulling
+        for each in self.further:
+            unasked -= each.pulling
+        return unasked
 
     @property
     def offered(self) -> Chunks:
         """What of it is to be had there."""
-        return self._wanted(-1 if self.second is None else self.part, self.have)
+        return self._wanted(self.part if self.further else -1, self.have)
 
-    def offered_by(self, second: Second) -> Chunks:
-        """The same of the second source."""
-        return self._wanted(second.part, second.have)
+    def offered_by(self, other: Further) -> Chunks:
+        """The same of a further source."""
+        return self._wanted(other.part, other.have)
 
     def _wanted(self, part: int, have: Chunks | None) -> Chunks:
         unasked = self.unasked
@@ -279,12 +200,22 @@ class Transferring(State, frozen=True):
 
     @property
     def idle(self) -> bool:
-        """Whether the source has done what there was to do, while the second one has not."""
-        return self.second is not None and not (self.pulling or self.unasked)
+        """Whether the source has done what there was to do, while a further one has not."""
+        return bool(self.further) and not (self.pulling or self.unasked)
+
+    def with_further(self, other: Further) -> Transferring:
+        """The same with ``other`` as it is now, in the place of what it was."""
+        further = tuple([other if each.attempt == other.attempt else each for each in self.further])
+        return msgspec.structs.replace(self, further=further)
+
+    def without(self, other: Further) -> Transferring:
+        """The same with one source less."""
+        further = tuple([each for each in self.further if each.attempt != other.attempt])
+        return msgspec.structs.replace(self, further=further)
 
 
 class Abandoning(State, frozen=True):
-    """A pull from ``source`` was given up, and with it that from a ``second`` one; ``waits`` are the attempts that
+    """A pull from ``source`` was given up, and with it those from ``further`` ones; ``waits`` are the attempts that
     are not quiet yet, and what they were to bring."""
 
     source: Advert
@@ -292,7 +223,7 @@ class Abandoning(State, frozen=True):
     had: int
     reason: str
     waits: tuple[tuple[int, Chunks], ...] = ()
-    second: Second | None = None
+    further: tuple[Further, ...] = ()
 
     def after(self, event: PullEnded) -> Abandoning:
         """What is still waited for when a pull has ended."""
@@ -384,6 +315,16 @@ PHASE_OF: Mapping[type[State], Phase] = {
     Failed: Phase.FAILED,
     Gone: Phase.GONE,
 }
+
+def further_of(state: State) -> tuple[Further, ...]:
+    """The sources beside the first one, in a state that may have some."""
+    return state.further if isinstance(state, Transferring | Abandoning) else ()
+
+
+def further_at(state: State, attempt: int) -> Further | None:
+    """The one of them whose attempt that is, if it is one's."""
+    return next((each for each in further_of(state) if each.attempt == attempt), None)
+
 
 Move = tuple[State, tuple[Effect, ...]]
 """What a step returns."""

@@ -29,8 +29,19 @@ from coldstart.events import (
     Timer,
     TruthReceived,
 )
-from coldstart.phases import aside, groups, moves, weigh, widen
-from coldstart.phases.states import Abandoning, Failure, Journey, Move, Page, Replacing, Second, Transferring
+from coldstart.phases import aside, endgame, groups, moves, weigh, widen
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import (
+    Abandoning,
+    Failure,
+    Further,
+    Move,
+    Page,
+    Replacing,
+    Transferring,
+    further_at,
+    further_of,
+)
 from coldstart.plan import Pace
 from coldstart.portions import OUTRUN
 from coldstart.ports import Advert
@@ -46,7 +57,7 @@ def bytes_landed(state: Transferring, event: BytesLanded, at: float) -> Move:
     state = replace(state, pace=pace, seen=at, brought=state.brought.more(event.nbytes, at))
     if moves.tolerance(state) <= 0:
         return _leave(state, _too_slow(pace, at), at)
-    if aside.outruns(state, at):
+    if endgame.outruns(state, at):
         return _leave(state, OUTRUN, at)
     journey, asked = weigh.under_way(state, at)
     state, sought = widen.consider(replace(state, journey=journey), at)
@@ -58,7 +69,7 @@ def chunk_verified(state: Transferring, event: ChunkVerified, at: float) -> Move
     journey = state.journey.with_chunk(event.chunk, state.source.worker)
     state = replace(state, journey=journey)
     effects: tuple[Effect, ...] = ()
-    if state.second is not None or state.widenable:
+    if state.further or state.widenable:
         state, effects = moves.pull_more(state)
     return state, (*effects, moves.watch(state), *moves.share(journey, journey.verified))
 
@@ -104,15 +115,15 @@ def pull_ended(state: Transferring, event: PullEnded, at: float) -> Move:
     left_out = (state.pulling - under_way) & state.journey.missing
     state = replace(state, pulling=under_way)
     if state.journey.complete:
-        return _complete_unless_second(state)
+        return _complete_unless_under_way(state)
     if not event.reason and not left_out:
         state, effects = moves.pull_more(state)
-        state, ended = aside.outrun(state, at)
+        state, ended = _outrun(state, at)
         return state, (*effects, *ended, moves.watch(state))
     if not event.reason and not state.journey.root and state.have is not None:
         return state, (moves.watch(state),)
     reason = event.reason or "ended early"
-    if state.pulling or state.second is not None:
+    if state.pulling or state.further:
         return _leave(state, reason, at)
     left, effects = moves.leave_transfer(state, reason, at)
     return left, (Disarm(Timer.STALL), *effects)
@@ -143,18 +154,18 @@ def storage_refused(state: Transferring, event: StorageRefused, at: float) -> Mo
 def expired(state: Transferring, event: Expired, at: float) -> Move:
     """Nothing landed for too long, or for as long as there was patience left."""
     if event.subject:
-        return _second_expired(state, event, at)
+        return _further_expired(state, event, at)
     if event.timer is not Timer.STALL:
         return state, ()
     limits = state.journey.limits
     left = state.seen + limits.stall * (1.0 if state.pulling else moves.WAITING) - at
     stood = left < LITTLE and not state.idle
-    if state.second is not None and not stood:  # what that one has brought since counts, too
+    if state.further and not stood:  # what others have brought since counts, too
         state = replace(state, pace=state.pace.landing(0, limits.floor, at))
         if moves.tolerance(state) > LITTLE:
             return state, (moves.watch(state) if state.idle else Arm(Timer.STALL, min(left, moves.tolerance(state))),)
     why = "stalled" if stood or not state.pace.landed else _too_slow(state.pace, at)
-    idle = not (state.pulling or (state.second is not None and state.second.pulling))
+    idle = not _under_way(state)
     if idle and not state.journey.root and state.journey.tries < limits.sources:
         return _back_in_line(state, why, at)
     return _leave(state, why, at)
@@ -162,50 +173,63 @@ def expired(state: Transferring, event: Expired, at: float) -> Move:
 
 def drain_requested(state: Transferring | Abandoning, event: DrainRequested, at: float) -> Move:
     gone, effects = moves.leave(state.journey, state.source)
-    second = state.second
-    if second is None:
-        return gone, effects
-    return gone, (Abandon(second.attempt), *moves.end_second(second, "cancelled"), *effects)
+    return gone, (*_abandon_further(state), *moves.end_further(state, "cancelled"), *effects)
 
 
-# ------------------------------------------------------------------------------------ the second source
+# ------------------------------------------------------------------------------------ further sources
 
 
-def second_moved(state: Transferring, second: Second, event: AttemptEvent, at: float) -> Move:
-    """What its attempt brought; the first one takes what nobody else is to bring any more."""
+def further_moved(state: Transferring, other: Further, event: AttemptEvent, at: float) -> Move:
+    """What its attempt brought; the first one takes what nobody else is to bring any more, then the others do."""
     if isinstance(event, PullEnded) and not event.quiet:
-        return _replace_memory(state, second.ending or event.reason or "not quiet", at)
+        return _replace_memory(state, other.ending or event.reason or "not quiet", at)
     if isinstance(event, TruthReceived):
         return truth_received(state, event, at)
-    after, effects = aside.step(state, second, event, at)
+    after, effects = aside.step(state, other, event, at)
     if after.journey.complete:
-        done, more = _complete_unless_second(after)
+        done, more = _complete_unless_under_way(after)
         return done, (*effects, *more)
     if not isinstance(event, BytesLanded):
         after, more = moves.pull_more(after)
         if more:
             after = replace(after, seen=at)
             effects = (*effects, *more, moves.watch(after))
-    after, ended = aside.outrun(after, at)
+        after, more = aside.take_over(after, other.attempt)
+        effects = (*effects, *more)
+    after, ended = _outrun(after, at)
     return after, (*effects, *ended)
 
 
-def _second_expired(state: Transferring, event: Expired, at: float) -> Move:
-    second = state.second
-    if second is None or event.subject != str(second.attempt):
+def _outrun(state: Transferring, at: float) -> tuple[Transferring, tuple[Effect, ...]]:
+    """In the end game: give up the slowest of the further sources, where that pays."""
+    slowest = endgame.outrun(state, at)
+    return (state, ()) if slowest is None else aside.leave(state, slowest, OUTRUN)
+
+
+def _further_expired(state: Transferring, event: Expired, at: float) -> Move:
+    other = next((each for each in state.further if event.subject == str(each.attempt)), None)
+    if other is None:
         return state, ()
     if event.timer is Timer.QUIET:
-        return _replace_memory(state, second.ending, at)
-    return aside.expired(state, second, event.timer)
+        return _replace_memory(state, other.ending, at)
+    return aside.expired(state, other, event.timer)
 
 
-def _complete_unless_second(state: Transferring) -> Move:
-    """Both pulls have ended and everything is right; until then, there is nothing to be done but wait."""
-    second = state.second
-    if state.pulling or (second is not None and second.pulling):
+def _complete_unless_under_way(state: Transferring) -> Move:
+    """All pulls have ended and everything is right; until then, there is nothing to be done but wait."""
+    if _under_way(state):
         return state, (Disarm(Timer.STALL),) if not state.pulling else ()
     after, effects = _complete(state.journey, state.source)
-    return after, (*moves.end_second(second, "ok"), *effects)
+    return after, (*moves.end_further(state, "ok"), *effects)
+
+
+def _under_way(state: Transferring) -> bool:
+    """Whether any source was asked for something that it has not brought yet."""
+    return bool(state.pulling) or any(each.pulling for each in state.further)
+
+
+def _abandon_further(state: Transferring | Abandoning) -> tuple[Effect, ...]:
+    return tuple([Abandon(each.attempt) for each in further_of(state)])
 
 
 # ----------------------------------------------------------------------------------------- abandoning
@@ -213,9 +237,8 @@ def _complete_unless_second(state: Transferring) -> Move:
 
 def late_chunk(state: Abandoning, event: ChunkVerified, at: float) -> Move:
     """It landed before the end and its digest is right: kept."""
-    source = state.source
-    if state.second is not None and event.attempt == state.second.attempt and state.second.source is not None:
-        source = state.second.source
+    other = further_at(state, event.attempt)
+    source = state.source if other is None or other.source is None else other.source
     return replace(state, journey=state.journey.with_chunk(event.chunk, source.worker)), ()
 
 
@@ -271,10 +294,10 @@ def drain_replacing(state: Replacing, event: DrainRequested, at: float) -> Move:
 
 def _leave(state: Transferring, reason: str, at: float) -> Move:
     """End the pulls and go on when they are quiet, or at once where none is under way."""
-    if state.pulling or (state.second is not None and state.second.pulling):
+    if _under_way(state):
         return moves.abandon(state, reason)
     left, effects = moves.leave_source(moves.lose(state, at), state.source, reason, at)
-    return left, (Disarm(Timer.STALL), *moves.end_second(state.second, reason), *effects)
+    return left, (Disarm(Timer.STALL), *moves.end_further(state, reason), *effects)
 
 
 def _back_in_line(state: Transferring, reason: str, at: float) -> Move:
@@ -287,7 +310,7 @@ def _back_in_line(state: Transferring, reason: str, at: float) -> Move:
     after, effects = moves.seek(journey, at)
     release = Release(journey.attempt, state.source.worker, reason)
     shared = moves.share(journey, journey.verified)
-    return after, (Disarm(Timer.STALL), *moves.end_second(state.second, reason), release, *shared, *effects)
+    return after, (Disarm(Timer.STALL), *moves.end_further(state, reason), release, *shared, *effects)
 
 
 def _too_slow(pace: Pace, at: float) -> str:
@@ -296,10 +319,10 @@ def _too_slow(pace: Pace, at: float) -> str:
 
 def _replace_memory(state: Transferring | Abandoning, reason: str, at: float) -> Move:
     journey = moves.leaving(moves.lose(state, at), state.source, f"{reason}, memory quarantined")
-    others = () if state.second is None else (Abandon(state.second.attempt), *moves.end_second(state.second, reason))
     return Replacing(journey, state.source, at), (
         Abandon(journey.attempt),
-        *others,
+        *_abandon_further(state),
+        *moves.end_further(state, reason),
         Disarm(Timer.STALL),
         EndSharing(),
         Release(journey.attempt, state.source.worker, reason),

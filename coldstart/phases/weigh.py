@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from coldstart.effects import Admit, Effect, LeaveStorage
 from coldstart.estimate import WATCH, Decision, Estimate, Storage, Way, estimate, lease
 from coldstart.events import ClaimDeferred, StorageOpened, StorageRefused
-from coldstart.phases.states import Discovering, Journey, Spot, Transferring, Waiting
+from coldstart.phases.journey import Journey
+from coldstart.phases.states import Discovering, Spot, Transferring, Waiting
 from coldstart.ports import Advert
 
 AGAIN = 1.0

@@ -44,6 +44,7 @@ from coldstart.ports.shelves import Shelf as Shelf
 from coldstart.ports.signing import Signer as Signer
 from coldstart.ports.skeletons import SAMPLE_BYTES as SAMPLE_BYTES
 from coldstart.ports.skeletons import Answering as Answering
+from coldstart.ports.skeletons import Cast as Cast
 from coldstart.ports.skeletons import Checkpoint as Checkpoint
 from coldstart.ports.skeletons import Leaving as Leaving
 from coldstart.ports.skeletons import Probing as Probing
@@ -53,7 +54,6 @@ from coldstart.ports.skeletons import SkeletonFactory as SkeletonFactory
 from coldstart.ports.skeletons import StoredAs as StoredAs
 from coldstart.ports.skeletons import StoredRange as StoredRange
 from coldstart.ports.skeletons import StoredTensor as StoredTensor
-from coldstart.ports.skeletons import Widened as Widened
 from coldstart.ports.transports import Availability as Availability
 from coldstart.ports.transports import Connecting as Connecting
 from coldstart.ports.transports import Counting as Counting

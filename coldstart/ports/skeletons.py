@@ -45,13 +45,17 @@ class StoredRange(msgspec.Struct, frozen=True):
     length: int
 
 
-class Widened(msgspec.Struct, frozen=True):
-    """The stored tensor that a checkpoint calls ``tensor``, in bfloat16 there and in float32 here: the same numbers."""
+class Cast(msgspec.Struct, frozen=True):
+    """What is stored under a name, or in ranges of whole numbers, perhaps in another floating-point dtype than carried.
 
-    tensor: str
+    For loaders that do nothing with it but ``.to(dtype)``. From float32, float16 or bfloat16 to another of these it is
+    done as the bytes are read; what has the carried dtype already is read as it is.
+    """
+
+    stored: str | tuple[StoredRange, ...]
 
 
-StoredAs = str | Widened | tuple[StoredRange, ...]
+StoredAs = str | tuple[StoredRange, ...] | Cast
 """Where a checkpoint has one tensor: under a name; or, of one that is made of others, in ranges of them, in order."""
 
 
@@ -125,10 +129,10 @@ class Skeleton(Protocol, Generic[ModuleT]):
         ...
 
     def stored_names(self, module: ModuleT, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
-        """Where the checkpoint has each carried tensor, if it has all of them byte for byte; else None.
+        """Where the checkpoint has each carried tensor, if it has all of them, at most in another dtype; else None.
 
-        That is a name of the checkpoint's, or ranges of its tensors. Carried names that are aliases of a mapped one
-        may be left out.
+        That is a name of the checkpoint's, or ranges of its tensors, in :class:`Cast` where loading may change the
+        dtype. Carried names that are aliases of a mapped one may be left out.
         """
         ...
 

@@ -96,7 +96,7 @@ class Built(msgspec.Struct, frozen=True):
 
 
 class StorageReader:
-    """Reads the checkpoint into the arena: only what is missing where it maps byte for byte.
+    """Reads the checkpoint into the arena: only what is missing where its bytes, or numbers, are those of the arena.
 
     ``partial`` says which; ``reason`` why not.
     """
@@ -131,7 +131,7 @@ class StorageReader:
 
 
 def _transport(found: Found, placed: Placement) -> Transport:
-    """What reads the weights of ``found`` byte for byte."""
+    """What reads the weights of ``found`` from where they are."""
     if found.prefix is None:
         return StorageTransport(found.checkpoint, placed)
     objects = import_module("coldstart.transports.objects")
@@ -385,7 +385,7 @@ def _notice(order: Order, checkpoint: Checkpoint) -> str:
 def _why_whole(
     skeleton: Skeleton[nn.Module], module: nn.Module, checkpoint: Checkpoint, placed: Placement | Unplaced | None
 ) -> str:
-    """Why storage cannot be read byte for byte, in words; empty if it can."""
+    """Why storage cannot be read chunk by chunk, in words; empty if it can."""
     if placed is None and isinstance(skeleton, ModuleSkeleton):
         placed = place(_layout(skeleton, module), skeleton.find_stored(module, checkpoint), checkpoint)
         if isinstance(placed, Placement):

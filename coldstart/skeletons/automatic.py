@@ -18,7 +18,7 @@ _UNNAMED = "model_type"
 
 
 class Chosen(NamedTuple):
-    """A builder's name; ``notice`` says why bare tensors are chosen where a module may have been expected."""
+    """A builder's name; ``notice`` is a line that says why tensors are bare where a module may have been expected."""
 
     name: str
     notice: str = ""
@@ -32,8 +32,12 @@ def chosen(configuration: Mapping[str, object] | None, installed: Collection[str
             if name in installed:
                 return Chosen(name)
             why = f"the checkpoint's configuration is of {name}, whose builder is not installed here"
-            return Chosen(BARE, f"{why}: pip install coldstart-{name}, or ask for skeleton {BARE!r}")
+            return _bare(why, f"pip install coldstart-{name}")
     if _UNNAMED in written:
         why = f"config.json has {_UNNAMED!r} and names no class under 'architectures'"
-        return Chosen(BARE, f"{why}: give a builder that knows the class, or ask for skeleton {BARE!r}")
+        return _bare(why, "give a builder that knows the class")
     return Chosen(BARE)
+
+
+def _bare(why: str, advice: str) -> Chosen:
+    return Chosen(BARE, f"bare tensors, since {why}: {advice}, or ask for skeleton {BARE!r}")

@@ -33,7 +33,7 @@ from coldstart.skeletons.adoption import exchange, layout_of, view_of
 from coldstart.skeletons.classify import Declared, Inventory, Shared, take_inventory
 from coldstart.skeletons.extra import ExtraState, encoded, put_back
 from coldstart.skeletons.meta import MetaParameters
-from coldstart.skeletons.stored import fill, find_names, lacking, one_to_one, used
+from coldstart.skeletons.stored import cast_to, fill, find_names, lacking, one_to_one, used
 from coldstart.skeletons.wrappers import digest_of
 
 TOLERANCE = 0.01
@@ -314,8 +314,10 @@ class ModuleSkeleton(Generic[M]):
         return find_names(carried, checkpoint, self._prefix)
 
     def find_stored(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
-        """Where the checkpoint has each carried tensor, byte for byte or not; libraries that merge some override it."""
-        return self.find_names(module, self.carried(module), checkpoint)
+        """Where the checkpoint has each carried tensor, as it is or not; libraries that merge some override it."""
+        carried = self.carried(module)
+        names = self.find_names(module, carried, checkpoint)
+        return names if self._dtype is None else cast_to(carried, checkpoint, names)
 
     def stored_names(self, module: M, checkpoint: Checkpoint) -> Mapping[str, StoredAs] | None:
         return one_to_one(self.carried(module), checkpoint, self.find_stored(module, checkpoint))

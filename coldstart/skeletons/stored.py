@@ -1,4 +1,4 @@
-"""Carried tensors in a checkpoint: under which name, byte for byte or by copying.
+"""Carried tensors in a checkpoint: under which name, and whether they are read chunk by chunk or copied.
 
 Decides how names are matched: exactly, after wrappers' path segments (``module.`` of data
 parallel wrappers, ``_orig_mod.`` of compiled modules) are taken off on both sides. Whether a
@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from coldstart.errors import CheckpointError, SkeletonError
 from coldstart.layout import Layout
-from coldstart.ports import Checkpoint, StoredAs, StoredTensor
+from coldstart.ports import Cast, Checkpoint, StoredAs, StoredRange, StoredTensor
 from coldstart.skeletons.adoption import elements, layout_of
 from coldstart.transports.placement import Placement, place
 from coldstart.transports.placement import named as named
@@ -49,8 +49,20 @@ def find_names(names: Iterable[str], checkpoint: Checkpoint, prefix: str = "") -
 def one_to_one(
     carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, StoredAs]
 ) -> Mapping[str, StoredAs] | None:
-    """``names`` if every storage of ``carried`` is exactly what they say is stored, byte for byte; else None."""
+    """``names`` if every storage of ``carried`` is exactly what they say is stored, cast or as it is; else None."""
     return names if isinstance(place(layout_of(carried), names, checkpoint), Placement) else None
+
+
+def cast_to(
+    carried: Mapping[str, torch.Tensor], checkpoint: Checkpoint, names: Mapping[str, str | tuple[StoredRange, ...]]
+) -> dict[str, StoredAs]:
+    """``names`` for a loader that does nothing but ``.to(dtype)``: what has another dtype in the checkpoint is cast."""
+    found: dict[str, StoredAs] = {}
+    for name, stored in names.items():
+        dtype = str(carried[name].dtype).removeprefix("torch.")
+        same = all(checkpoint.tensors[each].dtype == dtype for each in named(stored))
+        found[name] = stored if same else Cast(stored)
+    return found
 
 
 def used(stored: Iterable[StoredAs]) -> set[str]:

@@ -28,8 +28,8 @@ from coldstart.layout import Layout, Span
 from coldstart.ports import Checkpoint, Skeleton
 from coldstart.skeletons.adoption import adopt
 from coldstart.skeletons.assembly import Module
+from coldstart.transports.casting import cast
 from coldstart.transports.storage import Placement, place
-from coldstart.transports.widening import stored_length, widen
 
 
 class SkeletonContract:
@@ -150,8 +150,8 @@ def fill(arena: Arena, placement: Placement) -> None:
         for each in extents:
             with each.file.open("rb") as file, arena.writing(Span(start + each.within, each.length)) as views:
                 file.seek(each.offset)
-                if each.widened:
-                    widen(bytearray(file.read(stored_length(0, each.length))), 0, views)
+                if each.conversion is not None:
+                    cast(memoryview(bytearray(file.read(each.stored))), each.conversion, 0, views)
                     continue
                 for view in views:
                     view[:] = file.read(view.nbytes)

@@ -22,18 +22,18 @@ from coldstart.shelves.bucket import Bucket
 from coldstart.shelves.cache import CachedFile, DiskCache
 from coldstart.shelves.objects import Prefix
 from coldstart.transports.arriving import Arriving
+from coldstart.transports.casting import cast
 from coldstart.transports.placement import Placement
 from coldstart.transports.reads import READ_BYTES, Read, Request, joined, selected
 from coldstart.transports.threads import in_thread
 from coldstart.transports.unlent import Unlent, reads_for
-from coldstart.transports.widening import widen
 
 PIECE_BYTES: Final = 1 << 20
 """Of a request, what lands at one time: whoever follows this worker, and its own clocks, must see that it goes on."""
 
 
 class ObjectTransport(Unlent):
-    """Reads a checkpoint that holds a layout byte for byte; see ``ports.Transport``."""
+    """Reads a checkpoint that holds a layout, perhaps in other dtypes; see ``ports.Transport``."""
 
     def __init__(self, prefix: Prefix, placement: Placement) -> None:
         super().__init__()
@@ -138,10 +138,10 @@ class _Pull:
         """Have ``fill`` bring the bytes of the file from ``at`` on, for each part of the target in turn."""
         for read in reads:
             with self._into.writing(read.target) as views:
-                if read.widened:
-                    stored = bytearray(read.length)
-                    fill(at, memoryview(stored))
-                    widen(stored, read.skipped, selected(views, read))
+                if read.conversion is not None:
+                    stored = memoryview(bytearray(read.length))
+                    fill(at, stored)
+                    cast(stored, read.conversion, read.skipped, selected(views, read))
                     at += read.length
                     continue
                 for view in selected(views, read):

@@ -1,10 +1,11 @@
-"""Whether a checkpoint holds a layout byte for byte, and where.
+"""Whether a checkpoint holds a layout, byte for byte or number for number, and where.
 
 Decides, from names, dtypes, shapes and sizes alone, which bytes of which files are the content of
 which storage; or says in words why there are none. A storage is one stored tensor, or is made of
-ranges of several where the loader merges them (the experts of a layer, for one). Pure: it reads no
-file and must not know torch. The bytes are read by ``storage.py``; where the answer is no, the
-skeleton's own ``load`` is used.
+ranges of several where the loader merges them (the experts of a layer, for one); where the loader
+does nothing else to the numbers, they may be stored in another dtype (``conversions.py``). Pure: it
+reads no file and must not know torch. The bytes are read by ``storage.py``; where the answer is no,
+the skeleton's own ``load`` is used.
 """
 
 from __future__ import annotations
@@ -17,24 +18,33 @@ from typing import assert_never
 import msgspec
 
 from coldstart.layout import Layout, Piece, Tensor
-from coldstart.ports import Checkpoint, StoredAs, StoredRange, Widened
-
-FLOAT32, BFLOAT16 = 4, 2
-"""Bytes of one number."""
+from coldstart.ports import Cast, Checkpoint, StoredAs, StoredRange, StoredTensor
+from coldstart.transports.conversions import Conversion, conversion
 
 
 class Extent(msgspec.Struct, frozen=True):
     """Consecutive bytes of a storage that are consecutive in a file.
 
-    ``within`` is where they start in the storage, ``offset`` where in ``file``; all in bytes. Where ``widened``, the
-    file has bfloat16 for float32: half as many bytes (``widening.py``).
+    ``within`` is where they start in the storage, ``offset`` where in ``file``; all in bytes. With a ``conversion`` the
+    file has them in another dtype, from ``offset`` on as many numbers, which may be more or fewer bytes. One that was
+    cut within a number begins with that number in the file.
     """
 
     within: int
     length: int
     file: Path
     offset: int
-    widened: bool = False
+    conversion: Conversion | None = None
+
+    @property
+    def stored(self) -> int:
+        """Bytes in the file, of an extent of whole numbers."""
+        return self.length if self.conversion is None else self.conversion.stored_length(0, self.length)
+
+    def cut(self, skipped: int, length: int) -> Extent:
+        """``length`` bytes of it, without the first ``skipped``."""
+        before = skipped if self.conversion is None else self.conversion.stored_offset(skipped)
+        return Extent(self.within + skipped, length, self.file, self.offset + before, self.conversion)
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -52,12 +62,11 @@ class Placement(msgspec.Struct, frozen=True):
                 return
             skipped = max(piece.within - extent.within, 0)
             length = min(extent.within + extent.length, end) - extent.within - skipped
-            at = extent.offset + (skipped // FLOAT32 * BFLOAT16 if extent.widened else skipped)
-            yield Extent(extent.within + skipped, length, extent.file, at, extent.widened)
+            yield extent.cut(skipped, length)
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """Why a checkpoint cannot be read byte for byte into a layout."""
+    """Why a checkpoint cannot be read chunk by chunk into a layout."""
 
     reason: str
 
@@ -67,7 +76,8 @@ def place(layout: Layout, stored_names: Mapping[str, StoredAs], checkpoint: Chec
 
     Args:
         layout: what is to be filled.
-        stored_names: carried name to checkpoint name, or to ranges of stored tensors; aliases may be left out.
+        stored_names: carried name to checkpoint name, or to ranges of stored tensors, cast or not; aliases may be
+            left out.
         checkpoint: whose headers say what there is.
     """
     views: list[list[Tensor]] = [[] for _ in layout.storages]
@@ -96,7 +106,7 @@ def _filling(
         if reason := _mismatch(tensor, nbytes, stored_as, checkpoint):
             reasons.append(reason)
         else:
-            found.setdefault(_extents(stored_as, nbytes, checkpoint), _shown(stored_as))
+            found.setdefault(_extents(tensor, stored_as, checkpoint), _shown(stored_as))
     if len(found) > 1:
         several = ", ".join(sorted(found.values()))
         return Unplaced(f"{tenants[0].name}: one storage here, stored several times ({several})")
@@ -107,24 +117,25 @@ def _filling(
 
 
 def _mismatch(tensor: Tensor, nbytes: int, stored_as: StoredAs, checkpoint: Checkpoint) -> str:
-    """Why the stored bytes are not those of the whole storage of ``tensor``; empty if they are."""
+    """Why what is stored is not the whole storage of ``tensor``; empty if it is."""
+    whole = isinstance(_uncast(stored_as), str)
     for name in named(stored_as):
         stored = checkpoint.tensors.get(name)
         if stored is None:
             return f"{tensor.name}: the checkpoint has no tensor {name}"
-        widened = isinstance(stored_as, Widened) and (stored.dtype, tensor.dtype) == ("bfloat16", "float32")
-        if tensor.dtype != stored.dtype and not widened:
+        if tensor.dtype != stored.dtype and _conversion(tensor, stored_as, stored) is None:
             return f"{tensor.name}: {tensor.dtype} here, {stored.dtype} in the checkpoint"
-        if not isinstance(stored_as, tuple) and tensor.shape != stored.shape:
+        if whole and tensor.shape != stored.shape:
             return f"{tensor.name}: shape {list(tensor.shape)} here, {list(stored.shape)} in the checkpoint"
-    if isinstance(stored_as, Widened):
-        filled = tensor.offset == 0 and nbytes == checkpoint.tensors[stored_as.tensor].nbytes // BFLOAT16 * FLOAT32
-        return _uncontiguous(tensor) if filled else f"{tensor.name}: does not fill its storage of {nbytes} bytes"
-    ranges = _ranges(stored_as, checkpoint)
-    for each in ranges:
-        if not 0 <= each.offset < each.offset + each.length <= checkpoint.tensors[each.tensor].nbytes:
+    total = 0
+    for each in _ranges(stored_as, checkpoint):
+        stored = checkpoint.tensors[each.tensor]
+        if not 0 <= each.offset < each.offset + each.length <= stored.nbytes:
             return f"{tensor.name}: {each.tensor} has no {each.length} bytes from {each.offset} on"
-    total = sum(each.length for each in ranges)
+        cast = _conversion(tensor, stored_as, stored)
+        if cast is not None and (each.offset % cast.stored_size or each.length % cast.stored_size):
+            return f"{tensor.name}: {each.length} bytes from {each.offset} on are no whole numbers of {each.tensor}"
+        total += each.length if cast is None else cast.carried_length(each.length)
     if tensor.offset != 0 or nbytes != total:
         return f"{tensor.name}: fills {total} bytes from {tensor.offset} on of a storage of {nbytes}"
     return _uncontiguous(tensor)
@@ -141,44 +152,51 @@ def _uncontiguous(tensor: Tensor) -> str:
 
 def named(stored_as: StoredAs) -> Iterable[str]:
     """The stored tensors that something is read of, each once."""
-    match stored_as:
+    stored = _uncast(stored_as)
+    match stored:
         case str():
-            return (stored_as,)
-        case Widened():
-            return (stored_as.tensor,)
+            return (stored,)
         case tuple():
-            return dict.fromkeys(each.tensor for each in stored_as)
+            return dict.fromkeys(each.tensor for each in stored)
         case _:
-            assert_never(stored_as)
+            assert_never(stored)
 
 
-def _extents(stored_as: StoredAs, nbytes: int, checkpoint: Checkpoint) -> tuple[Extent, ...]:
-    if isinstance(stored_as, Widened):
-        stored = checkpoint.tensors[stored_as.tensor]
-        return (Extent(0, nbytes, stored.file, stored.offset, widened=True),)
-    return _joined(_ranges(stored_as, checkpoint), checkpoint)
+def _uncast(stored_as: StoredAs) -> str | tuple[StoredRange, ...]:
+    return stored_as.stored if isinstance(stored_as, Cast) else stored_as
 
 
-def _ranges(stored_as: str | tuple[StoredRange, ...], checkpoint: Checkpoint) -> Sequence[StoredRange]:
-    if isinstance(stored_as, str):
-        return (StoredRange(stored_as, 0, checkpoint.tensors[stored_as].nbytes),)
-    return stored_as
+def _conversion(tensor: Tensor, stored_as: StoredAs, stored: StoredTensor) -> Conversion | None:
+    """How ``stored`` is cast to become (a part of) ``tensor``; None if it is not."""
+    return conversion(stored.dtype, tensor.dtype) if isinstance(stored_as, Cast) else None
 
 
-def _joined(ranges: Iterable[StoredRange], checkpoint: Checkpoint) -> tuple[Extent, ...]:
-    """``ranges`` one after the other in a storage; those that follow each other in a file are one extent."""
+def _ranges(stored_as: StoredAs, checkpoint: Checkpoint) -> Sequence[StoredRange]:
+    stored = _uncast(stored_as)
+    if isinstance(stored, str):
+        return (StoredRange(stored, 0, checkpoint.tensors[stored].nbytes),)
+    return stored
+
+
+def _extents(tensor: Tensor, stored_as: StoredAs, checkpoint: Checkpoint) -> tuple[Extent, ...]:
+    """Its ranges one after the other in a storage; those that follow each other in a file are one extent."""
     extents: list[Extent] = []
     within = 0
-    for each in ranges:
+    for each in _ranges(stored_as, checkpoint):
         stored = checkpoint.tensors[each.tensor]
-        extent = Extent(within, each.length, stored.file, stored.offset + each.offset)
-        last = extents[-1] if extents else None
-        if last is not None and last.file == extent.file and last.offset + last.length == extent.offset:
-            extents[-1] = Extent(last.within, last.length + extent.length, last.file, last.offset)
+        cast = _conversion(tensor, stored_as, stored)
+        length = each.length if cast is None else cast.carried_length(each.length)
+        extent = Extent(within, length, stored.file, stored.offset + each.offset, cast)
+        if extents and _follows(extents[-1], extent):
+            extents[-1] = msgspec.structs.replace(extents[-1], length=extents[-1].length + length)
         else:
             extents.append(extent)
-        within += each.length
+        within += length
     return tuple(extents)
+
+
+def _follows(last: Extent, extent: Extent) -> bool:
+    return (last.file, last.offset + last.stored, last.conversion) == (extent.file, extent.offset, extent.conversion)
 
 
 def _within(extent: Extent) -> int:

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from coldstart.layout import Piece, Span
-from coldstart.transports.placement import FLOAT32, Placement
-from coldstart.transports.widening import stored_length
+from coldstart.transports.conversions import Conversion
+from coldstart.transports.placement import Extent, Placement
 
 READ_BYTES: Final = 8 * 1024 * 1024
 """Bytes per read: what a cancelled pull still waits for."""
@@ -26,14 +26,15 @@ class Read(msgspec.Struct, frozen=True):
     """Consecutive bytes of a file into consecutive pieces of the stream, in one call.
 
     ``landed`` also covers the padding around the pieces, so that the landed spans of a pull
-    together are exactly what was asked for. One that is ``widened`` (``widening.py``) has one piece.
+    together are exactly what was asked for. One with a ``conversion`` has one piece, whose first and last number may
+    be wanted in part.
     """
 
     file: Path
     offset: int
     pieces: tuple[Piece, ...]
     landed: Span
-    widened: bool = False
+    conversion: Conversion | None = None
 
     @property
     def target(self) -> Span:
@@ -44,12 +45,12 @@ class Read(msgspec.Struct, frozen=True):
     def length(self) -> int:
         """Bytes of the file."""
         length = sum(piece.length for piece in self.pieces)
-        return stored_length(self.skipped, length) if self.widened else length
+        return length if self.conversion is None else self.conversion.stored_length(self.skipped, length)
 
     @property
     def skipped(self) -> int:
-        """Bytes of the first number that are not wanted, where it is widened."""
-        return self.pieces[0].within % FLOAT32 if self.widened else 0
+        """Bytes of the first number that are not wanted, where numbers are cast."""
+        return 0 if self.conversion is None else self.pieces[0].within % self.conversion.carried_size
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -62,12 +63,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A piece of the stream that is consecutive in a file, from ``offset`` on."""
+    """A piece of the stream that is consecutive in a file."""
 
     piece: Piece
-    file: Path
-    offset: int
-    widened: bool
+    extent: Extent
 
 
 def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_bytes: int) -> list[Read]:
@@ -77,11 +76,11 @@ def planned(pieces: Iterable[Piece], span: Span, placement: Placement, read_byte
     ends = [*starts[1:], span.end]
     return [
         Read(
-            file=group[0].file,
-            offset=group[0].offset,
+            file=group[0].extent.file,
+            offset=group[0].extent.offset,
             pieces=tuple(part.piece for part in group),
             landed=Span(start, end - start),
-            widened=group[0].widened,
+            conversion=group[0].extent.conversion,
         )
         for group, start, end in zip(groups, starts, ends, strict=False)
     ]
@@ -103,21 +102,33 @@ def _cut(pieces: Iterable[Piece], placement: Placement, read_bytes: int) -> Iter
     for piece in pieces:
         for extent in placement.located(piece):
             start = piece.offset + extent.within - piece.within
-            for at in range(0, extent.length, read_bytes):
-                length = min(read_bytes, extent.length - at)
+            for at, length in _steps(extent, read_bytes):
                 part = Piece(piece.storage, extent.within + at, length, start + at)
                 (found,) = placement.located(part)
-                yield _Part(part, found.file, found.offset, found.widened)
+                yield _Part(part, found)
+
+
+def _steps(extent: Extent, read_bytes: int) -> Iterator[tuple[int, int]]:
+    """``extent`` in parts of at most ``read_bytes``, here and in the file, as offsets and lengths; numbers stay whole
+    where they are cast, but for those that the extent itself has in part."""
+    step, begins = read_bytes, 0
+    if (cast := extent.conversion) is not None:
+        step = max(read_bytes // max(cast.stored_size, cast.carried_size), 1) * cast.carried_size
+        begins = -(extent.within % cast.carried_size)
+    for at in range(begins, extent.length, step):
+        first = max(at, 0)
+        yield first, min(at + step, extent.length) - first
 
 
 def _continues(group: Sequence[_Part], part: _Part, read_bytes: int) -> bool:
     last = group[-1]
     return (
-        not (last.widened or part.widened)
+        last.extent.conversion is None
+        and part.extent.conversion is None
         and len(group) < _MAX_PIECES
         and part.piece.offset + part.piece.length - group[0].piece.offset <= read_bytes
-        and last.file == part.file
-        and last.offset + last.piece.length == part.offset
+        and last.extent.file == part.extent.file
+        and last.extent.offset + last.piece.length == part.extent.offset
     )
 
 

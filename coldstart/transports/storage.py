@@ -20,12 +20,12 @@ from typing import Final
 from coldstart.errors import CheckpointError
 from coldstart.layout import Span
 from coldstart.ports import Checkpoint, Landed, Memory
+from coldstart.transports.casting import cast
 from coldstart.transports.placement import Placement, Unplaced, place
 from coldstart.transports.reads import READ_BYTES, Read, selected
 from coldstart.transports.threads import in_thread, run_in_threads
 from coldstart.transports.unlent import Unlent, reads_for
 from coldstart.transports.views import advanced, batches
-from coldstart.transports.widening import widen
 
 __all__ = ["READ_BYTES", "Placement", "StorageTransport", "Unplaced", "check_unmodified", "place"]
 
@@ -34,7 +34,7 @@ _BESIDE: Final = "write a new checkpoint beside the old one instead"
 
 
 class StorageTransport(Unlent):
-    """Reads a checkpoint that holds a layout byte for byte; see ``ports.Transport``."""
+    """Reads a checkpoint that holds a layout, perhaps in other dtypes; see ``ports.Transport``."""
 
     def __init__(self, checkpoint: Checkpoint, placement: Placement) -> None:
         super().__init__()
@@ -112,12 +112,12 @@ class _Pull:
 
 
 def _bring(read: Read, file: _File, views: Iterable[memoryview]) -> None:
-    if not read.widened:
+    if read.conversion is None:
         file.read(read.offset, views)
         return
-    stored = bytearray(read.length)
-    file.read(read.offset, [memoryview(stored)])
-    widen(stored, read.skipped, views)
+    stored = memoryview(bytearray(read.length))
+    file.read(read.offset, [stored])
+    cast(stored, read.conversion, read.skipped, views)
 
 
 class _File:

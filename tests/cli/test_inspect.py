@@ -17,7 +17,7 @@ def test_it_shows_what_would_be_carried(coldstart: Any, checkpoint: Path) -> Non
     assert first.split() == ["carried", "a", "parameter", "float32", "300000", "1.2", "MB"]
     assert second.split() == ["carried", "b", "parameter", "float32", "7x5", "140", "B"]
     assert counts == "Tensors, by the tensors skeleton: 2 carried, 0 recomputed, 0 runtime, 0 unsupported"
-    assert storage == "  storage gives only what is missing: the checkpoint maps byte for byte"
+    assert storage == "  storage gives only what is missing, in chunks"
 
 
 def test_refusals_are_in_words(coldstart: Any, checkpoint: Path, odd_skeleton: str) -> None:

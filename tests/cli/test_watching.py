@@ -56,6 +56,16 @@ def test_transfers_are_a_tree_with_progress_and_rate() -> None:
     assert next(each for each in later.moving if each.worker == "b").rate == 0
 
 
+def test_of_several_sources_the_first_is_in_the_tree_and_the_others_are_named() -> None:
+    pulls = tuple(Transfer(attempt, name, "tcp", NOW - 9, None) for attempt, name in ((1, "a"), (-1, "c"), (-2, "d")))
+    ended = Transfer(-3, "e", "tcp", NOW - 9, NOW - 5, outcome="stalled")
+    adverts = (advert("a"), advert("b", 20), advert("c"), advert("d"), advert("e"))
+    look = Look(NOW, {"s": adverts}, (SERVING, start("b", transfers=(*pulls, ended))))
+    (moving,) = picture(look).moving
+    assert (moving.source, moving.others) == ("a", ("c", "d"))
+    assert "over tcp, also from c, d, for " in told(look)
+
+
 def test_before_anybody_has_served_progress_is_in_chunks_and_two_that_name_each_other_are_shown() -> None:
     starts = (start("b", source="c"), start("c", source="b"))
     said = told(Look(NOW, {"s": (advert("b", 20), advert("c", 10))}, starts))

@@ -1,4 +1,4 @@
-"""One joiner, two sources whose lenders have capped them: both give, none more than it may, and either may die."""
+"""One joiner, sources whose lenders have capped them: all give, none more than it may, and either of two may die."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ pytestmark = pytest.mark.faults
 fault = pytest.mark.fault
 
 CAP = 0.005
-"""GB/s: five seconds for the checkpoint from one, so that a second one is worth its while."""
+"""GB/s: five seconds for the checkpoint from one, so that others are worth their while."""
 
 
-async def capped(workers: Fleet) -> tuple[Worker, Worker]:
-    return await workers.serving("a", lend_gbps=CAP), await workers.serving("b", lend_gbps=CAP)
+async def capped(workers: Fleet, names: str = "ab") -> list[Worker]:
+    return [await workers.serving(name, lend_gbps=CAP) for name in names]
 
 
-async def test_a_lone_joiner_takes_from_both_what_they_may_give(workers: Fleet) -> None:
-    a, b = await capped(workers)
+@pytest.mark.parametrize("names", ["ab", "abcd"], ids=["two", "four"])
+async def test_a_lone_joiner_takes_from_all_what_they_may_give(names: str, workers: Fleet) -> None:
+    sources = await capped(workers, names)
     joiner = await workers.start("joiner")
     report = await joiner.serving()
-    assert (report.path, set(report.sources)) == ("peer", {"a", "b"})
+    assert (report.path, set(report.sources)) == ("peer", set(names))
     assert sum(attempt.bytes for attempt in report.attempts) == report.bytes_total, "verified, each once"
-    least = report.bytes_total / 5
+    assert len(report.attempts) == len(names)
+    least = report.bytes_total / (3 * len(names))
     for attempt in report.attempts:
         assert attempt.bytes > least
         assert attempt.bytes / attempt.seconds < 1.25 * CAP * 1e9, "no source gives more than it may"
     await workers.check(joiner)
-    await workers.lends_nothing(a)
-    await workers.lends_nothing(b)
+    for source in sources:
+        await workers.lends_nothing(source)
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["the first", "the second"])

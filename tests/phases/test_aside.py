@@ -99,8 +99,8 @@ def test_chunks_are_shared_by_part_until_there_is_some_of_each() -> None:
 def test_a_second_source_that_fails_costs_only_itself(event: Event) -> None:
     state, asked = transferring(*SECOND, events.ChunkVerified(-1, 1), event)
     assert state.pulling == FIRST_EVEN, "the first one goes on"
-    assert state.second is not None
-    assert state.second.attempt == -2
+    (further,) = state.further
+    assert further.attempt == -2
     assert effects.ClaimSource(-2, ("b", "a"), share=LIMITS.share, part=1) in asked
     assert 1 in state.journey.verified, "what it had brought is kept"
 
@@ -116,12 +116,12 @@ def test_the_first_source_takes_what_the_second_one_does_not_bring() -> None:
     again = (events.SourceClaimed(-2, advert("c"), "root", part=1), events.OfferRefused(-2, "busy"))
     state, _ = after(*again, state=state)
     assert isinstance(state, Transferring)
-    assert state.second is None
+    assert not state.further
 
 
 def test_without_coordination_there_is_no_second_source() -> None:
     state, _ = transferring(events.ClaimFailed(-1, "bus down"))
-    assert state.second is None
+    assert not state.further
     _, asked = after(*[events.ChunkVerified(1, chunk) for chunk in EVEN], events.PullEnded(1), state=state)
     assert effects.Pull(1, advert("a"), "tcp", b"a", ODD) in asked
 

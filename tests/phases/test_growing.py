@@ -115,12 +115,12 @@ def test_a_second_source_is_asked_for_more_too() -> None:
     state, asked = after(relayed(part=0), *agreed, events.SourceProgressed(-1, Chunks.first(4)))
     assert pulls(asked) == [Chunks.of([3])], "of its own part"
     assert isinstance(state, Transferring)
-    assert state.second is not None
-    assert state.second.pulling == Chunks.of([1, 3])
+    (further,) = state.further
+    assert further.pulling == Chunks.of([1, 3])
     state, asked = after(state, events.ChunkVerified(-1, 1), events.PullEnded(-1, chunks=Chunks.of([1])))
     assert isinstance(state, Transferring)
-    assert state.second is not None
-    assert state.second.pulling == Chunks.of([3])
+    (further,) = state.further
+    assert further.pulling == Chunks.of([3])
     left, asked = after(state, events.OfferRefused(-1, "drains"))
     assert effects.Abandon(-1) in asked
     left, _ = after(left, events.PullEnded(-1, "abandoned", chunks=Chunks.of([3])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from coldstart.ports import Checkpoint, Skeleton
 from coldstart.skeletons.adoption import adopt, elements
 from coldstart.skeletons.extra import ExtraState as Codec
 from coldstart.skeletons.module import ModuleSkeleton
+from coldstart.testing.skeleton_contract import fill
 from coldstart.transports.storage import Placement, place
 
 
@@ -51,12 +53,12 @@ class Awkward(nn.Module):
 TOKENS = torch.tensor([1, 5, 10])
 
 
-def save(module: nn.Module, directory: Path, *, without: str = "~", dtype: torch.dtype | None = None) -> Checkpoint:
+def save(module: nn.Module, directory: Path, *, without: str = "~") -> Checkpoint:
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in module.state_dict().items():
         known = any(tensor.data_ptr() == other.data_ptr() for other in tensors.values() if tensor.numel())
         if not known and without not in name:
-            tensors[name] = tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+            tensors[name] = tensor
     save_file(tensors, directory / "model.safetensors")
     return read_checkpoint(directory)
 
@@ -164,19 +166,27 @@ def test_ties_that_are_stored_twice_must_agree(ordinary: Awkward, tmp_path: Path
 
 
 def test_conversion_only_when_asked_for(ordinary: Awkward, tmp_path: Path) -> None:
-    checkpoint = save(ordinary, tmp_path, dtype=torch.bfloat16)
+    stored = copy.deepcopy(ordinary).to(torch.bfloat16)
+    checkpoint = save(stored, tmp_path)
     plain = ModuleSkeleton(Awkward)
     module, _ = built(plain, checkpoint)
     assert plain.stored_names(module, checkpoint) is None
     with pytest.raises(SkeletonError, match=r"frequencies is float32 \[8\] in the module but frequencies is bfloat16"):
         plain.load(module, checkpoint)
 
-    skeleton = ModuleSkeleton(Awkward, dtype="bfloat16")
-    module, _ = built(skeleton, checkpoint)
-    assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
-    assert module.frequencies.dtype == torch.float32, "buffers keep their dtype"
-    skeleton.load(module, checkpoint)
-    assert torch.equal(module.embed.weight, ordinary.embed.weight.to(torch.bfloat16))
+    skeleton = ModuleSkeleton(Awkward, dtype="float16")
+    for loaded in (True, False):
+        module, arena = built(skeleton, checkpoint)
+        assert {parameter.dtype for parameter in module.parameters()} == {torch.float16}
+        assert module.frequencies.dtype == torch.float32, "buffers keep their dtype"
+        placement = place(arena.layout, skeleton.stored_names(module, checkpoint) or {}, checkpoint)
+        assert isinstance(placement, Placement), placement
+        if loaded:
+            skeleton.load(module, checkpoint)
+        else:
+            fill(arena, placement)
+        assert torch.equal(module.embed.weight, stored.embed.weight.to(torch.float16))
+        assert torch.equal(module.frequencies, stored.frequencies.float())
 
 
 def test_prefix_and_wrappers(ordinary: Awkward, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from coldstart.checkpoint import read_checkpoint
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.identity import Rank
-from coldstart.ports import API, SkeletonFactory
+from coldstart.ports import API, Cast, SkeletonFactory
 from coldstart.skeletons.adoption import adopt
 from coldstart.skeletons.tensors import FACTORY, Tensors, TensorsSkeleton
+from coldstart.testing.skeleton_contract import fill
 from coldstart.transports.storage import Placement, place
 
 NAMES = [
@@ -82,13 +83,20 @@ def test_a_requested_dtype_converts_floats_only(tmp_path: Path) -> None:
     save_file({"w": torch.full((3,), 1.5), "n": torch.arange(3)}, tmp_path / "model.safetensors")
     checkpoint = read_checkpoint(tmp_path)
     skeleton = FACTORY.open(dtype="bfloat16")
-    module = skeleton.build(checkpoint, Rank(), "cpu")
-    adopt(module, dict(skeleton.carried(module)), "cpu")  # type: ignore[arg-type]
-    assert skeleton.stored_names(module, checkpoint) is None
-    skeleton.load(module, checkpoint)
-    assert (module["w"].dtype, module["n"].dtype) == (torch.bfloat16, torch.int64)
-    assert module["w"].tolist() == [1.5, 1.5, 1.5]
-    assert module["n"].tolist() == [0, 1, 2]
+    for loaded in (True, False):
+        module = skeleton.build(checkpoint, Rank(), "cpu")
+        arena = adopt(module, dict(skeleton.carried(module)), "cpu")  # type: ignore[arg-type]
+        names = skeleton.stored_names(module, checkpoint)
+        assert names == {"n": "n", "w": Cast("w")}
+        placement = place(arena.layout, names, checkpoint)
+        assert isinstance(placement, Placement)
+        if loaded:
+            skeleton.load(module, checkpoint)
+        else:
+            fill(arena, placement)
+        assert (module["w"].dtype, module["n"].dtype) == (torch.bfloat16, torch.int64)
+        assert module["w"].tolist() == [1.5, 1.5, 1.5]
+        assert module["n"].tolist() == [0, 1, 2]
     assert skeleton.identity == "tensors/bfloat16"
 
 

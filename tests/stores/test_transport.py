@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 pytest.importorskip("obstore", reason="obstore is not installed")
+import torch
 from anyio.from_thread import start_blocking_portal
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from coldstart.shelves.objects import Prefix
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import MIB, Landings, PullContract, whole
 from coldstart.transports import objects
+from coldstart.transports.conversions import Conversion
 from coldstart.transports.objects import ObjectTransport
 from coldstart.transports.placement import Placement, place
 from tests.stores.conftest import Store
@@ -113,18 +115,27 @@ class TestBytes:
         assert target.storages == held.storages[::-1]
         assert read(store, prefix) == [(len(HEAD), len(HEAD) + 50_000)]
 
-    async def test_numbers_in_bfloat16_are_widened_on_the_way(self, store: Store, tmp_path: Path) -> None:
-        held, target = BytesMemory(layout_of(STEP + 6), seed=1), BytesMemory(layout_of(2 * STEP + 12))
+    @pytest.mark.parametrize(("stored", "carried"), [("bfloat16", "float32"), ("float32", "float16")])
+    async def test_numbers_are_cast_on_the_way(self, stored: str, carried: str, store: Store, tmp_path: Path) -> None:
+        """Of what is missing, from the store and then from the cache; nothing else is asked of the store."""
+        cast = Conversion(stored, carried)
+        count = 3 * STEP // 4 + 3
+        values = torch.linspace(-70_000, 70_000, count).to(getattr(torch, stored))
+        held = BytesMemory(layout_of(values.nbytes))
+        held.storages[0][:] = values.view(torch.uint8).numpy().tobytes()
+        expected = values.to(getattr(torch, carried)).view(torch.uint8).numpy().tobytes()
         prefix, placement = uploaded(store, held, replace(SETTINGS, cache=tmp_path))
         ((extent,),) = placement.storages
-        wider = Placement(((replace(extent, length=2 * extent.length, widened=True),),))
-        stored = held.storages[0]
-        expected = b"".join(bytes(2) + stored[at : at + 2] for at in range(0, len(stored), 2))
-        for _ in range(2):  # from the store, then from the cache
-            await ObjectTransport(prefix, wider).pull(b"", [whole(target.layout)], target, Landings())
-            assert target.storages == [expected]
-            target = BytesMemory(target.layout)
-        assert sum(end - start for start, end in read(store, prefix)) == len(stored)
+        there = Placement(((replace(extent, length=count * cast.carried_size, conversion=cast),),))
+        missing = Span(STEP // 2, count * cast.carried_size - STEP // 2)
+        for _ in range(2):
+            target = BytesMemory(layout_of(len(expected)), fill=7)
+            await ObjectTransport(prefix, there).pull(b"", [missing], target, Landings())
+            assert target.storages[0][missing.offset : missing.end] == expected[missing.offset :]
+            assert set(target.storages[0][: missing.offset]) == {7}
+        found = read(store, prefix)
+        assert sum(end - start for start, end in found) == missing.length // cast.carried_size * cast.stored_size
+        assert max(end - start for start, end in found) <= STEP
 
     async def test_no_more_requests_at_a_time_than_allowed(self, store: Store) -> None:
         layout = layout_of(10 * STEP)

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coldstart.layout import Layout, Span
 from coldstart.layout import merged as merged_spans
-from coldstart.ports import Checkpoint, StoredAs, StoredRange, StoredTensor, Widened
+from coldstart.ports import Cast, Checkpoint, StoredAs, StoredRange, StoredTensor
 from coldstart.testing.memories import BytesMemory, layout_of
 from coldstart.testing.transport_contract import Landings
 from coldstart.transports import storage
+from coldstart.transports.conversions import SIZES
 from coldstart.transports.placement import Placement, Unplaced, place
 from coldstart.transports.reads import READ_BYTES, Read, joined, planned
 from coldstart.transports.storage import StorageTransport
@@ -179,56 +181,102 @@ async def test_missing_chunks_are_read_from_the_experts_own_tensors(
 
 
 NUMBERS = 700
+CASTS = [(one, two) for one in SIZES for two in SIZES if one != two]
 
 
-def widened(place_in: Path, count: int = NUMBERS) -> tuple[Layout, Checkpoint, bytes]:
-    """A tensor in float32 that is stored in bfloat16, any bits, after some bytes that are none of its."""
-    stored = random.Random(0).randbytes(2 * count)
-    path = place_in / "model.safetensors"
-    path.write_bytes(bytes(HEADER) + stored)
-    tensors = {"router": StoredTensor("router", "bfloat16", (count,), path, HEADER, 2 * count)}
+@dataclass(frozen=True)
+class Converted:
+    """A tensor that is made of ranges of two stored ones in another dtype, and the bytes that torch makes of them."""
+
+    layout: Layout
+    stored_as: Cast
+    checkpoint: Checkpoint
+    carried: bytes
+
+
+def converted(place_in: Path, stored: str, carried: str) -> Converted:
+    """Of ``up`` and ``gate``, in two files after other bytes, the halves in turn; of any size, and with subnormals."""
+    torch.manual_seed(0)
+    values = torch.randn(2, NUMBERS) * torch.logspace(-30, 9, NUMBERS)
+    names, tensors = ("up", "gate"), dict[str, StoredTensor]()
+    nbytes = NUMBERS * SIZES[stored]
+    for name, numbers in zip(names, values.to(getattr(torch, stored)), strict=True):
+        path = place_in / f"{name}.safetensors"
+        path.write_bytes(bytes(HEADER) + numbers.view(torch.uint8).numpy().tobytes())
+        tensors[name] = StoredTensor(name, stored, (NUMBERS,), path, HEADER, nbytes)
     (uint8,) = layout_of(1).tensors
-    tensor = msgspec.structs.replace(uint8, name="router", dtype="float32", shape=(count,))
-    layout = Layout(tensors=(tensor,), storages=(4 * count,), chunk_bytes=CHUNK)
-    carried = b"".join(bytes(2) + stored[at : at + 2] for at in range(0, len(stored), 2))  # little-endian
-    return layout, Checkpoint(path=path, fingerprint="", files=(path,), tensors=tensors), carried
+    tensor = msgspec.structs.replace(uint8, name="router", dtype=carried, shape=(2 * NUMBERS,))
+    layout = Layout(tensors=(tensor,), storages=(2 * NUMBERS * SIZES[carried],), chunk_bytes=CHUNK)
+    ranges = [StoredRange(name, half * nbytes // 2, nbytes // 2) for half in range(2) for name in names]
+    turned = values.view(2, 2, -1).transpose(0, 1).reshape(-1).to(getattr(torch, stored)).to(getattr(torch, carried))
+    checkpoint = Checkpoint(path=place_in, fingerprint="", files=(), tensors=tensors)
+    return Converted(layout, Cast(tuple(ranges)), checkpoint, turned.view(torch.uint8).numpy().tobytes())
 
 
-@pytest.mark.parametrize("span", [(0, 4 * NUMBERS), (256, 512), (1024, 4), (5, 1), (3, 1018), (1023, 7)])
-@pytest.mark.parametrize("most", [READ_BYTES, 64, 6])
-async def test_what_is_kept_in_float32_is_widened_in_any_span(
-    span: tuple[int, int], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("stored", "carried"), CASTS)
+@pytest.mark.parametrize("span", [(0, 0), (256, 512), (1024, 4), (5, 1), (3, 1018), (1023, 7), (1399, 3)])
+@pytest.mark.parametrize("most", [READ_BYTES, 64, 6, 1])
+async def test_what_is_stored_in_another_dtype_is_cast_in_any_span(
+    stored: str, carried: str, span: tuple[int, int], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, checkpoint, carried = widened(tmp_path)
-    placement = place(layout, {"router": Widened("router")}, checkpoint)
+    case = converted(tmp_path, stored, carried)
+    placement = place(case.layout, {"router": case.stored_as}, case.checkpoint)
     assert isinstance(placement, Placement), placement
     monkeypatch.setattr(storage, "READ_BYTES", most)
-    target, landings = BytesMemory(layout, fill=7), Landings()
-    await StorageTransport(checkpoint, placement).pull(b"", [Span(*span)], target, landings)
-    start, end = span[0], sum(span)
-    assert target.storages[0][start:end] == carried[start:end]
+    start, end = span[0], sum(span) or case.layout.storages[0]
+    wanted = Span(start, end - start)
+    target, landings = BytesMemory(case.layout, fill=7), Landings()
+    reads = reads_for([wanted], placement, target, Landings(), most)
+    assert max(each.length for each in reads) <= max(most, 2 * SIZES[stored]), "memory is bounded by the stored bytes"
+    numbers = -(-end // SIZES[carried]) - start // SIZES[carried]
+    assert sum(each.length for each in reads) == numbers * SIZES[stored], "no number is read that is not wanted"
+    await StorageTransport(case.checkpoint, placement).pull(b"", [wanted], target, landings)
+    assert target.storages[0][start:end] == case.carried[start:end]
     assert set(target.storages[0][:start] + target.storages[0][end:]) <= {7}
-    assert merged_spans(landings.spans) == (Span(*span),)
+    assert merged_spans(landings.spans) == (wanted,)
+
+
+def test_halves_that_follow_each_other_in_a_file_are_one_extent(tmp_path: Path) -> None:
+    case = converted(tmp_path, "float32", "bfloat16")
+    ranges = [StoredRange(name, at, NUMBERS) for name in ("up", "gate") for at in range(0, 4 * NUMBERS, NUMBERS)]
+    placement = place(case.layout, {"router": Cast(tuple(ranges))}, case.checkpoint)
+    assert isinstance(placement, Placement)
+    assert [each.length for each in placement.storages[0]] == [2 * NUMBERS, 2 * NUMBERS]
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dtype": "float16"}, "router: float32 here, float16 in the checkpoint"),
+        ({"dtype": "float8_e4m3fn"}, "router: float32 here, float8_e4m3fn in the checkpoint"),
+        ({"dtype": "float64"}, "router: float32 here, float64 in the checkpoint"),
         ({"shape": (NUMBERS - 1,)}, rf"router: shape [{NUMBERS}] here, [{NUMBERS - 1}] in the checkpoint"),
-        ({"nbytes": 2 * NUMBERS - 2}, f"router: does not fill its storage of {4 * NUMBERS} bytes"),
+        ({"nbytes": 2 * NUMBERS - 2}, f"router: fills {4 * NUMBERS - 4} bytes from 0 on of a storage of {4 * NUMBERS}"),
     ],
 )
-def test_only_the_same_numbers_are_widened(change: dict[str, object], words: str, tmp_path: Path) -> None:
-    layout, checkpoint, _ = widened(tmp_path)
-    stored = msgspec.structs.replace(checkpoint.tensors["router"], **change)
-    other = msgspec.structs.replace(checkpoint, tensors={"router": stored})
-    found = place(layout, {"router": Widened("router")}, other)
+def test_only_the_same_numbers_are_cast(change: dict[str, object], words: str, tmp_path: Path) -> None:
+    case = converted(tmp_path, "float16", "float32")
+    (tensor,) = case.layout.tensors
+    tensor = msgspec.structs.replace(tensor, shape=(NUMBERS,))
+    layout = Layout(tensors=(tensor,), storages=(4 * NUMBERS,), chunk_bytes=CHUNK)
+    stored = msgspec.structs.replace(case.checkpoint.tensors["up"], **change)
+    other = msgspec.structs.replace(case.checkpoint, tensors={"up": stored})
+    found = place(layout, {"router": Cast("up")}, other)
     assert isinstance(found, Unplaced)
     assert found.reason == words
-    found = place(layout, {"router": "router"}, checkpoint)  # nobody said that it may be
+    assert isinstance(place(layout, {"router": Cast("up")}, case.checkpoint), Placement)
+    found = place(layout, {"router": "up"}, case.checkpoint)  # nobody said that it may be
     assert isinstance(found, Unplaced)
-    assert found.reason == "router: float32 here, bfloat16 in the checkpoint"
+    assert found.reason == "router: float32 here, float16 in the checkpoint"
+
+
+def test_ranges_that_are_cast_hold_whole_numbers(tmp_path: Path) -> None:
+    case = converted(tmp_path, "float16", "float32")
+    whole = 2 * NUMBERS
+    for offset, length in ((1, whole - 2), (0, whole - 1)):
+        stored_as = Cast((StoredRange("up", offset, length), StoredRange("gate", 0, whole)))
+        found = place(case.layout, {"router": stored_as}, case.checkpoint)
+        assert isinstance(found, Unplaced)
+        assert found.reason == f"router: {length} bytes from {offset} on are no whole numbers of up"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ Config = Mapping[str, object]
 Question = Callable[[nn.Module], Inputs]
 Answer = Callable[[nn.Module, Inputs], list[torch.Tensor]]
 
-BF16, FP16 = "bfloat16", "float16"
+BF16, FP16, FP32 = "bfloat16", "float16", "float32"
 _SHORT = {BF16: "bf16", FP16: "fp16"}
 
 TEXT: Config = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

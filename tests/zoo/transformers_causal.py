@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from tests.zoo.hugging import BF16, FP16, TEXT, Config, asking, family, ids, tokens
+from tests.zoo.hugging import BF16, FP16, FP32, TEXT, Config, asking, family, ids, tokens
 
 KIND = "causal"
 LLAMA: Config = {**TEXT, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64}
@@ -48,6 +48,7 @@ FAMILIES = [
     family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=BF16),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", {**LLAMA, **TIED}, tokens, note="tied", dtype=FP16),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="asked for in bf16", asked=BF16),
+    family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, dtype=BF16, note="asked for in fp32", asked=FP32),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="in several files", shard="20KB"),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA, tokens, note="norms in fp32", dtype=BF16, after=wide_norms),
     family(KIND, "LlamaForCausalLM", "LlamaConfig", LLAMA3, tokens, note="llama3 rope"),

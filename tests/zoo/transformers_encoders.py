@@ -28,6 +28,7 @@ WORDS = asking(input_ids=ids(12), token_type_ids=ids(12) % 2)
 FAMILIES = [
     family(SEQ, "T5ForConditionalGeneration", "T5Config", T5, both, note="tied"),
     family(SEQ, "T5ForConditionalGeneration", "T5Config", GATED, both, dtype=FP16, quick=True),
+    family(SEQ, "T5ForConditionalGeneration", "T5Config", GATED, both, note="asked for in fp16", asked=FP16),
     family(SEQ, "T5ForConditionalGeneration", "T5Config", T5, both, note="tied", dtype=BF16),
     family(SEQ, "UMT5ForConditionalGeneration", "UMT5Config", GATED, both, dtype=FP16),
     family(SEQ, "UMT5EncoderModel", "UMT5Config", T5, tokens, dtype=BF16),

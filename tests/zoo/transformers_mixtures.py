@@ -60,7 +60,17 @@ FAMILIES = [
     family(
         MOE, "DeepseekV2ForCausalLM", "DeepseekV2Config", {**DEEPSEEK, "topk_method": "group_limited_greedy"}, tokens
     ),
+    family(
+        MOE,
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**LLAMA, "num_local_experts": 4},
+        tokens,
+        note="asked for in bf16",
+        asked=BF16,
+    ),
     family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens),
+    family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens, note="asked for in fp16", asked=FP16),
     family(MOE, "DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK, tokens, dtype=BF16, quick=True),
     family(MOE, "GptOssForCausalLM", "GptOssConfig", OSS, tokens),
     family(MOE, "GptOssForCausalLM", "GptOssConfig", OSS, tokens, dtype=FP16, quick=True),

@@ -13,6 +13,7 @@ from coldstart import effects
 from coldstart.phases.states import STORAGE, Draining, Failed, Serving, State
 from coldstart.phases.weigh import chosen
 from coldstart.plan import GRACE
+from coldstart.policies import MOST
 from coldstart.source import Mode
 from coldstart.testing.simulator.groups import waited
 from coldstart.testing.simulator.scenario import Fault, Served, Violation
@@ -133,11 +134,16 @@ class Promises:
         """A pull is about to begin."""
         if effect.source.inbox in process.joining.claims.wronged:
             self.broken(WRONG, process, f"asks {effect.source.inbox} again, which gave it wrong bytes")
-        second = effect.attempt < 0
-        for other in process.joining.movements.values():
-            grows = other.attempt == effect.attempt and self.world.scenario.growing
-            if other.chunks & effect.chunks or ((other.attempt < 0) is second and not grows):
+        movements = process.joining.movements
+        for other in movements.values():
+            if other.chunks & effect.chunks or self._twice(other.attempt, effect.attempt):
                 self.broken(LATE, process, "a pull begins before the last one was quiet and in the same memory")
+        if len(movements.keys() | {effect.attempt}) > MOST:
+            self.broken(DISTURB, process, f"asks more than {MOST} sources at once")
+
+    def _twice(self, going: int, asked: int) -> bool:
+        """Whether both are the first source's pulls, or one source's that cannot grow."""
+        return not self.world.scenario.growing if going == asked else min(going, asked) >= 0
 
     def lent(self, source: Process) -> None:
         """Somebody has begun to read from ``source``."""

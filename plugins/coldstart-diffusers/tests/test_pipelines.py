@@ -14,6 +14,7 @@ from coldstart_diffusers.pipeline import HostedPipeline
 from coldstart_diffusers.quiet import quiet
 from coldstart_transformers.skeleton import TransformersSkeleton
 from diffusers import DDIMScheduler, StableDiffusionPipeline
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTextModel
 
@@ -21,6 +22,7 @@ import coldstart
 from coldstart.errors import ConfigError, SkeletonError
 from coldstart.ports import Rank
 from coldstart.skeletons.adoption import adopt
+from coldstart.skeletons.stored import named
 from coldstart.testing.checkpoints import read_checkpoint
 
 Picture = Callable[[StableDiffusionPipeline], torch.Tensor]
@@ -101,20 +103,38 @@ async def test_a_pipeline_that_is_loaded_already_is_lent(
         assert torch.equal(picture(replica.module.pipeline), picture(ordinary))
 
 
-async def test_the_report_says_which_tensor_is_not_as_stored(saved: Path, settings: coldstart.Settings) -> None:
+async def test_the_report_says_which_tensor_is_not_as_stored(
+    saved: Path, tmp_path: Path, settings: coldstart.Settings
+) -> None:
+    saved = shutil.copytree(saved, tmp_path / "pipeline")
+    path = saved / "text_encoder" / "model.safetensors"
+    save_file({name: tensor.double() for name, tensor in load_file(path).items()}, path, {"format": "pt"})
     async with coldstart.join(saved, dtype="bfloat16", worker="a", settings=settings) as replica:
         assert replica.report.path == "storage"
         reason = replica.built.storage.reason
-        assert reason == "text_encoder.embeddings.token_embedding.weight: bfloat16 here, float32 in the checkpoint"
+        assert reason == "text_encoder.embeddings.token_embedding.weight: bfloat16 here, float64 in the checkpoint"
 
 
-def test_a_rank_reads_its_own_components_only(saved: Path) -> None:
-    checkpoint, skeleton = read_checkpoint(saved), FACTORY.open(components=SPLIT)
+async def test_components_are_cast_as_they_are_read(saved: Path, settings: coldstart.Settings) -> None:
+    with quiet():
+        ordinary = StableDiffusionPipeline.from_pretrained(saved, dtype=torch.bfloat16)
+    async with coldstart.join(saved, dtype="bfloat16", worker="a", settings=settings) as replica:
+        assert (replica.report.path, replica.built.storage.reason) == ("storage", "")
+        for name, component in replica.module.named_children():
+            values = getattr(ordinary, name).state_dict()
+            for key, tensor in component.state_dict().items():
+                assert tensor.dtype == values[key].dtype, key
+                assert torch.equal(tensor, values[key]), key
+
+
+@pytest.mark.parametrize("dtype", ["", "float16"])
+def test_a_rank_reads_its_own_components_only(saved: Path, dtype: str) -> None:
+    checkpoint, skeleton = read_checkpoint(saved), FACTORY.open(components=SPLIT, dtype=dtype)
     module = skeleton.build(checkpoint, Rank(pp=1, pp_size=2), "cpu")
     names = skeleton.stored_names(module, checkpoint)
     assert names
     assert names.keys() == skeleton.carried(module).keys()
-    assert all(name.startswith("unet.") and name == stored for name, stored in names.items())
+    assert all(name.startswith("unet.") and (name,) == named(stored) for name, stored in names.items())
 
 
 def test_ranks_must_fit_the_pipeline(saved: Path) -> None:

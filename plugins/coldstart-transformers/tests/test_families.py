@@ -247,26 +247,32 @@ def test_requested_dtypes(
     with quiet():
         wanted = type(ordinary).from_pretrained(path, dtype=getattr(torch, dtype), local_files_only=True)
     skeleton = FACTORY.open(dtype=dtype)
-    module = skeleton.build(checkpoint, Rank(), "cpu")
-    adopt(module, skeleton.carried(module), "cpu")
-    skeleton.finalise(module)
-    assert skeleton.stored_names(module, checkpoint) is None
-    skeleton.load(module, checkpoint)
-    assert skeleton.self_check(module) == []
-    assert {name: tensor.dtype for name, tensor in module.state_dict().items()} == {
-        name: tensor.dtype for name, tensor in wanted.state_dict().items()
-    }
-    for name, tensor in wanted.state_dict().items():
-        assert torch.equal(module.state_dict()[name], tensor), name
+    for loaded in (True, False):  # by transformers, and chunk by chunk
+        module = skeleton.build(checkpoint, Rank(), "cpu")
+        arena = adopt(module, skeleton.carried(module), "cpu")
+        skeleton.finalise(module)
+        placement = place(arena.layout, skeleton.stored_names(module, checkpoint) or {}, checkpoint)
+        assert isinstance(placement, Placement), placement
+        if loaded:
+            skeleton.load(module, checkpoint)
+        else:
+            fill(arena, placement)
+        assert skeleton.self_check(module) == []
+        found = module.state_dict()
+        assert found.keys() == wanted.state_dict().keys()
+        for name, tensor in wanted.state_dict().items():
+            assert found[name].dtype == tensor.dtype, name
+            assert torch.equal(elements(found[name]), elements(tensor)), name
 
 
-def test_bfloat16_that_is_asked_for_in_float32_is_widened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["float32", "float16"])
+def test_bfloat16_that_is_asked_for_in_another_dtype(tmp_path: Path, asked: str) -> None:
     torch.manual_seed(0)
     with quiet():
         LlamaForCausalLM(LlamaConfig(**LLAMA)).to(torch.bfloat16).save_pretrained(tmp_path)
-        wanted = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, local_files_only=True)
+        wanted = LlamaForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, asked), local_files_only=True)
     checkpoint = read_checkpoint(tmp_path)
-    skeleton = FACTORY.open(dtype="float32")
+    skeleton = FACTORY.open(dtype=asked)
     module = skeleton.build(checkpoint, Rank(), "cpu")
     arena = adopt(module, skeleton.carried(module), "cpu")
     skeleton.finalise(module)

@@ -2,7 +2,7 @@
 
 Decides the class and the dtype of every tensor, and under which names the checkpoint has them.
 Everything else is an ordinary module (``coldstart.skeletons``). diffusers does nothing to weights
-but converting their dtype, so the stored ones are read straight into place. Which models make a
+but converting their dtype, so the stored ones are read straight into place, and cast on the way. Which models make a
 pipeline is in ``manifest.py``.
 """
 
@@ -20,10 +20,10 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank
+from coldstart.ports import Checkpoint, Rank, StoredAs
 from coldstart.skeletons.adoption import exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import fill
+from coldstart.skeletons.stored import cast_to, fill
 from coldstart_diffusers.quiet import quiet
 
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
@@ -103,6 +103,10 @@ class ModelSkeleton(ModuleSkeleton[nn.Module]):
         names = OrderedDict((stored, stored) for stored in checkpoint.tensors)
         cast(ModelMixin, module)._fix_state_dict_keys_on_load(names)
         return {name: names[name] for name in carried if name in names}
+
+    def find_stored(self, module: nn.Module, checkpoint: Checkpoint) -> Mapping[str, StoredAs]:
+        carried = self.carried(module)
+        return cast_to(carried, checkpoint, self.find_names(module, carried, checkpoint))
 
     def load(self, module: nn.Module, checkpoint: Checkpoint) -> None:
         """Copy the stored tensors in place, each converted to the dtype it has here.

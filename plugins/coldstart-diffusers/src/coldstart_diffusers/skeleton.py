@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from coldstart.classification import Classification
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange, Widened
+from coldstart.ports import Cast, Checkpoint, Rank, StoredAs, StoredRange
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart_diffusers.hosting import Components, hosted, written
 from coldstart_diffusers.manifest import read_manifest
@@ -49,10 +49,11 @@ class _Part:
         return f"{self.name}.{name}" if self.name else name
 
     def stored_as(self, stored: StoredAs) -> StoredAs:
+        return Cast(self._stored(stored.stored)) if isinstance(stored, Cast) else self._stored(stored)
+
+    def _stored(self, stored: str | tuple[StoredRange, ...]) -> str | tuple[StoredRange, ...]:
         if isinstance(stored, str):
             return self.full(stored)
-        if isinstance(stored, Widened):
-            return Widened(self.full(stored.tensor))
         return tuple(StoredRange(self.full(each.tensor), each.offset, each.length) for each in stored)
 
 

@@ -1,7 +1,7 @@
 """The skeleton of a transformers model: built from ``config.json``, filled like ``from_pretrained`` would.
 
 Decides the class, the dtype of each parameter and whether the checkpoint's tensors are the
-model's own, byte for byte. Everything else is an ordinary module (``coldstart.skeletons``).
+model's own, at most in another dtype. Everything else is an ordinary module (``coldstart.skeletons``).
 Nothing is ever fetched and no code from a checkpoint is run. transformers' own renaming of
 tensors is in ``naming.py``, what it merges or cuts out of stored ones in ``rearranging.py``.
 """
@@ -19,10 +19,10 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from coldstart.errors import SkeletonError
-from coldstart.ports import Checkpoint, Rank, StoredAs, Widened
+from coldstart.ports import Checkpoint, Rank, StoredAs, StoredRange
 from coldstart.skeletons.adoption import elements, exchange
 from coldstart.skeletons.module import ModuleSkeleton, floating_dtype
-from coldstart.skeletons.stored import lacking, named, one_to_one
+from coldstart.skeletons.stored import cast_to, lacking, named, one_to_one
 from coldstart.skeletons.wrappers import differing, is_wrapper, tensors_of
 from coldstart_transformers.answers import answers
 from coldstart_transformers.bounds import check_size
@@ -155,26 +155,33 @@ class TransformersSkeleton(ModuleSkeleton[PreTrainedModel]):
 
     def _merged(
         self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint
-    ) -> Mapping[str, StoredAs] | None:
+    ) -> Mapping[str, tuple[StoredRange, ...]] | None:
         """What the loader makes of several stored tensors, or of one; None where only the loader knows."""
         if not found.known or (self._quantisation is not None and self._quantisation.reworks):
             return None
         return rearranged(module, found.conversions, checkpoint)
 
     def _stored(
-        self, module: PreTrainedModel, found: Renamed, checkpoint: Checkpoint, merged: Mapping[str, StoredAs]
+        self,
+        module: PreTrainedModel,
+        found: Renamed,
+        checkpoint: Checkpoint,
+        merged: Mapping[str, tuple[StoredRange, ...]],
     ) -> Mapping[str, StoredAs]:
         carried = self.carried(module)
+        names: dict[str, str | tuple[StoredRange, ...]] = {**found.names, **self._parts, **merged}
+        names = {name: names[name] for name in carried if name in names}
+        if self._quantisation is None:
+            return cast_to(carried, checkpoint, names)
         kept = {  # in float32, whatever the others are in
-            name: Widened(stored)
-            for name, stored in found.names.items()
-            if name in carried
-            and carried[name].dtype == torch.float32
-            and checkpoint.tensors[stored].dtype == "bfloat16"
-            and (self._quantisation is None or (self._quantisation.plain and self._requested is None))
+            name: stored
+            for name, stored in names.items()
+            if isinstance(stored, str)
+            and (checkpoint.tensors[stored].dtype, carried[name].dtype) == ("bfloat16", torch.float32)
+            and self._quantisation.plain
+            and self._requested is None
         }
-        names: dict[str, StoredAs] = {**found.names, **self._parts, **kept, **merged}
-        return {name: names[name] for name in carried if name in names}
+        return {**names, **cast_to(carried, checkpoint, kept)}
 
     def lacking(self, module: PreTrainedModel, checkpoint: Checkpoint) -> Sequence[str]:
         if self._quantisation is not None and not self._quantisation.as_stored:
