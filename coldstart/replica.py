@@ -262,8 +262,8 @@ async def lend(
     """Lend the weights of a module that was loaded in another way, from where they lie.
 
     For engines that load by themselves. The block is entered when every byte has been digested:
-    equal to the published truth, or published as the truth where there is none yet. Before that, where the checkpoint
-    maps byte for byte, a sample of its tensors (4 KiB of 256 at most) is compared with the module's. Arguments as in
+    equal to the published truth, or published as the truth where there is none yet. Before that, where storage
+    is read in chunks, a sample of its tensors (4 KiB of 256 at most) is compared with the module's. Arguments as in
     :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use. With ``group`` its ranks lend
     together or not at all, and wait for each other; without one each rank lends alone, also where torchrun has started
     it.
