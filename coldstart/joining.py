@@ -48,6 +48,10 @@ class Storage(Protocol):
         """Whether everything is in the memory already; ``read`` then brings nothing."""
         ...
 
+    async def sample(self) -> None:
+        """See that what is in the memory already is the checkpoint's; raises ColdstartError."""
+        ...
+
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """Bring the bytes of ``spans`` into the target memory; raises ColdstartError."""
         ...
@@ -226,6 +230,8 @@ class Joining:
         spans, meter = self._spans(effect.chunks), Meter()
 
         async def move(landed: Landed) -> None:
+            if truth is None:  # what is here is about to become it
+                await target.storage.sample()
             await target.storage.read(spans, meter.counting(landed))
 
         progress = (lambda: self._moving.landed) if target.storage.partial else None

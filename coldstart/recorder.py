@@ -251,7 +251,7 @@ class Recorder:
             state=phase,
             path=path_of(peer > 0, storage > 0, self._loaded),
             verified=self._served and journey is not None and journey.complete,
-            against="own storage read" if self._own_truth else "published truth",
+            against=self._against(),
             sources=peers,
             transport=self._carried_over(peers) or (STORAGE if storage else ""),
             route=self._route,
@@ -281,6 +281,11 @@ class Recorder:
             estimates=tuple(self._weighed(each) for each in self._estimates),
             refused=self._refused(),
         )
+
+    def _against(self) -> str:
+        if not self._own_truth:
+            return "published truth"
+        return "own memory, as it was lent" if self._loaded else "own storage read"
 
     def _carried_over(self, peers: tuple[str, ...]) -> str:
         """What the latest bytes from a peer came over, or are to come over now."""

@@ -262,7 +262,8 @@ async def lend(
     """Lend the weights of a module that was loaded in another way, from where they lie.
 
     For engines that load by themselves. The block is entered when every byte has been digested:
-    equal to the published truth, or published as the truth where there is none yet. Arguments as in
+    equal to the published truth, or published as the truth where there is none yet. Before that, where storage
+    is read in chunks, a sample of its tensors (4 KiB of 256 at most) is compared with the module's. Arguments as in
     :func:`join`; ``skeleton`` is the builder that a joiner of these weights will use. With ``group`` its ranks lend
     together or not at all, and wait for each other; without one each rank lends alone, also where torchrun has started
     it.
@@ -270,7 +271,8 @@ async def lend(
     Raises:
         SkeletonError: the module is not what the builder makes from this checkpoint.
         TruthConflict: its bytes are not those that the fleet has verified.
-        ConfigError, ColdStartFailed: as :func:`join`.
+        ColdStartFailed: nobody has verified any, and a tensor is not what the checkpoint holds; else as :func:`join`.
+        ConfigError: as :func:`join`.
     """
     given: object = module
     if given is None:  # an order without a module is one to load it

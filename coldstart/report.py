@@ -74,8 +74,8 @@ class Report(msgspec.Struct, frozen=True):
     """One cold start. Times in seconds, sizes in bytes of weights (padding left out).
 
     ``verified`` is true only once SERVE was entered; ``against`` says what the bytes were compared with:
-    ``published truth``, or ``own storage read`` where this worker made the truth. ``path`` is ``loaded``
-    where the host filled the memory itself.
+    ``published truth``, or ``own storage read`` where this worker made the truth, or ``own memory, as it was lent``
+    where it made it of what the host had loaded. ``path`` is ``loaded`` where the host filled the memory itself.
     ``whole_read`` says why storage can only be read as a whole, by the family's own loader; it is empty where the
     checkpoint has what the module holds, at most in another dtype, and storage gives only what is missing.
     ``probe`` says what came of the builder's numeric probe, and is empty where it has none.

@@ -204,6 +204,7 @@ def test_torchruns_variables_make_a_group_that_is_the_same_in_all_ranks_of_a_sta
         {"TORCHELASTIC_RUN_ID": "job-8"},
         {"TORCHELASTIC_RESTART_COUNT": "1"},
         {"MASTER_ADDR": "10.0.0.2"},
+        {"WORLD_SIZE": "8"},
         {"TORCHELASTIC_RUN_ID": "none"},
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,11 +16,12 @@ from coldstart import config
 from coldstart.arena import Arena
 from coldstart.config import Settings
 from coldstart.digest import ChunkDigester
-from coldstart.errors import SkeletonError, TruthConflict
+from coldstart.errors import ColdStartFailed, SkeletonError, TruthConflict
 from coldstart.inplace import InPlace
-from coldstart.layout import Span
+from coldstart.layout import Layout, Span, Tensor
 from coldstart.skeletons.adoption import elements, in_place, layout_of
 from coldstart.skeletons.tensors import Tensors
+from coldstart.transports.sampled import MAX_SAMPLES, SAMPLE_BYTES, samples
 
 Write = Callable[..., Path]
 
@@ -123,3 +125,42 @@ async def test_what_the_fleet_has_verified_is_what_an_engine_must_hold(settings:
             assert later.report.path == "peer", "nothing was poisoned"
 
 
+
+
+def never_loaded(module: Tensors) -> None:
+    for name in module.names():
+        elements(module[name]).fill_(7)
+
+
+def adapter_merged(module: Tensors) -> None:
+    # Through ``.data``, as adapter libraries do.
+    next(module[name] for name in module.names() if module[name].dtype == torch.float32).data.add_(0.5)
+
+
+@pytest.mark.parametrize("change", [never_loaded, adapter_merged])
+@pytest.mark.parametrize("redis", ["", "none"])
+async def test_what_the_checkpoint_does_not_hold_is_not_made_the_truth(
+    settings: Settings, checkpoint: Path, change: Callable[[Tensors], None], redis: str
+) -> None:
+    settings = msgspec.structs.replace(settings, redis=redis)
+    bad = loaded(checkpoint)
+    with torch.no_grad():
+        change(bad)
+    with pytest.raises(ColdStartFailed, match="not what the checkpoint holds"):
+        async with coldstart.lend(bad, checkpoint, skeleton="tensors", worker="bad", settings=settings):
+            pass
+    async with coldstart.lend(loaded(checkpoint), checkpoint, skeleton="tensors", settings=settings) as good:
+        assert good.report.against == "own memory, as it was lent", "nothing was published before it"
+
+
+def test_samples_lie_in_the_middle_of_storages_and_are_bounded_however_many_there_are() -> None:
+    sizes = [*range(1, 3 * MAX_SAMPLES), 10 * SAMPLE_BYTES]
+    for count in (0, 1, MAX_SAMPLES, MAX_SAMPLES + 1, len(sizes)):
+        chosen = sizes[len(sizes) - count :]
+        tensors = tuple(Tensor(str(at), "uint8", (size,), (1,), at, 0) for at, size in enumerate(chosen))
+        layout = Layout(tensors, tuple(chosen), 1 << 18)
+        found = samples(layout)
+        assert min(count, MAX_SAMPLES // 2) <= len(found) <= MAX_SAMPLES
+        for span in found:
+            (piece,) = layout.pieces(span)
+            assert piece.length == span.length == min(layout.storages[piece.storage], SAMPLE_BYTES)

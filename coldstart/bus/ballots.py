@@ -1,8 +1,9 @@
 """What ranks of a group have answered, and the verdicts: the rules of ``polls.py`` in Python.
 
-Decides when a question is decided: once, with yes when every member has said yes, with no as soon as one
-says no or is not heard of any more. Pure: it knows no clock but the ``now`` that it is given, and nothing
-of what is asked. ``ledger.py`` keeps it; ``testing/ballot_contract.py`` holds both forms to one behaviour.
+Decides when a question is decided: once, with yes when every member has said yes, with no as soon as one says no, is
+not heard of any more, or takes the group for one of another size. Pure: it knows no clock but the ``now`` that it is
+given, and nothing of what is asked. ``ledger.py`` keeps it; ``testing/bus_contract/ballots.py`` holds both forms to one
+behaviour.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from coldstart.bus.limits import GROUP_SECONDS
 from coldstart.group import MAX_TRACES, Paper, Tally, Verdict
 
 GONE = "not heard of any more"
+SIZES = "it says that the group has {mine} ranks, and others say {others}"
+"""The reason of a no for a member that was started as one of another number."""
 
 
 class _Poll:
@@ -24,6 +27,8 @@ class _Poll:
         """By member: its incarnation, and the questions to which it has said yes."""
         self.traces: dict[str, str] = {}
         self.last: float | None = None
+        self.size = 0
+        """Ranks of the group, as the first of them says."""
 
 
 class Ballots:
@@ -41,6 +46,7 @@ class Ballots:
         for verdict in paper.heard:
             poll.verdicts.setdefault(verdict.question, verdict)
         _show_presence(poll, paper, now)
+        poll.size = poll.size or paper.size
         incarnation, agreed = poll.agreed.get(paper.member, ("", set()))
         if incarnation != paper.incarnation:
             agreed = set()
@@ -78,6 +84,9 @@ def _decide(poll: _Poll, paper: Paper, now: float) -> None:
             continue
         if not answer.yes:
             poll.verdicts[question] = Verdict(question, False, paper.member, answer.reason)
+        elif paper.size != poll.size:
+            reason = SIZES.format(mine=paper.size, others=poll.size)
+            poll.verdicts[question] = Verdict(question, False, paper.member, reason)
         elif gone:
             poll.verdicts[question] = Verdict(question, False, gone, GONE)
         elif sum(question in agreed for _, agreed in poll.agreed.values()) >= paper.size:

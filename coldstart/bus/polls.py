@@ -5,7 +5,8 @@ are ``<namespace>:{<group>}:<name>``, one cluster slot of their own. ``redis.py`
 
     verdicts    hash question -> verdict; written once
     agreed      hash member -> incarnation and the questions that it has said yes to
-    counts      hash question -> members that have said yes; ``/last``: ms of the last paper
+    counts      hash question -> members that have said yes; ``/last``: ms of the last paper; ``/size``: ranks of
+                the group, as the first of them says
     present     sorted set member -> end of its lease in ms
     traces      hash member -> its traceparent, of the first few that have given one
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from coldstart.bus.ballots import GONE
+from coldstart.bus.ballots import GONE, SIZES
 from coldstart.bus.limits import GROUP_SECONDS
 from coldstart.bus.replies import Fields
 from coldstart.bus.scripts.base import Script
@@ -24,6 +25,7 @@ VOTE = Script(
     "vote",
     f"""
 local LIFE, GONE, MAX_TRACES = {GROUP_SECONDS * 1000:.0f}, '{GONE}', {MAX_TRACES}
+local SIZES = '{SIZES.format(mine="%s", others="%s")}'
 """
     + """
 -- KEYS[1]: verdicts   ARGV: prefix, member, incarnation, size, lease in ms, number of verdicts heard, trace,
@@ -41,6 +43,8 @@ for at = 8, first - 1, 2 do redis.call('HSETNX', verdicts, ARGV[at], ARGV[at + 1
 -- When nobody at all was heard for long, the store was away or its clock jumped: nobody is to blame.
 local last = tonumber(redis.call('HGET', counts, '/last') or now)
 redis.call('HSET', counts, '/last', now)
+redis.call('HSETNX', counts, '/size', size)
+local others = tonumber(redis.call('HGET', counts, '/size'))
 if now < last or now > last + life_ms / 4 then
   for _, name in ipairs(redis.call('ZRANGE', present, 0, -1)) do redis.call('ZADD', present, now + life_ms, name) end
 end
@@ -67,6 +71,9 @@ for at = first, #ARGV, 3 do
   local question = ARGV[at]
   if ARGV[at + 1] ~= '1' then
     redis.call('HSETNX', verdicts, question, '0\\n' .. member .. '\\n' .. ARGV[at + 2])
+  elseif size ~= others then
+    local reason = string.format(SIZES, ARGV[4], others)
+    redis.call('HSETNX', verdicts, question, '0\\n' .. member .. '\\n' .. reason)
   elseif gone[1] then
     redis.call('HSETNX', verdicts, question, '0\\n' .. gone[1] .. '\\n' .. GONE)
   elseif tonumber(redis.call('HGET', counts, question) or 0) >= size then

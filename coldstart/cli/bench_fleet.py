@@ -181,7 +181,7 @@ def _play(scenario: Scenario, seed: int, *, alone: float) -> Rollout:
         median=round(statistics.median(moments), 4),
         served=len(moments),
         killed=sum(outcome.faults.values()),
-        storage_reads=outcome.storage_reads - scenario.holders,
+        storage_reads=outcome.storage_reads - outcome.holders_reads,
         paths=outcome.paths,
         own_calls=statistics.median(calls),
         most_calls=max(calls),

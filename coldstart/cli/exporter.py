@@ -39,7 +39,7 @@ def run(redis: str | None, host: str, port: int, every: float) -> None:
     with ExitStack() as stack:
         registry = CollectorRegistry()
         registry.register(_Collector(counting))
-        shown = metering.show(registry, host, port, stack)
+        shown = metering.show(registry, host, port, stack, advice="give another --port, or a --host of this machine")
         say(f"a fleet's metrics at http://{host}:{shown}/metrics, until SIGTERM or Ctrl-C")
         anyio.run(_serve, counting, redis, every)
 

@@ -41,7 +41,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def new(path: Path, *, json: bool) -> None:
-    """Write a file with one signing key and a digest key; raises ConfigError where there is something already."""
+    """Write a file with one signing key and a digest key; raises ConfigError where there is something already, or
+    nothing can be written: then nothing is left, either.
+    """
     keys = Keys((made(),), made())
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
@@ -49,8 +51,12 @@ def new(path: Path, *, json: bool) -> None:
         raise ConfigError(f"{path} is there already", advice="change it with: coldstart keys rotate") from None
     except OSError as error:
         raise _unwritable(path, error) from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text_of(keys))
+    try:
+        _write(descriptor, keys)
+    except OSError as error:  # half a file would be in the way of the next try
+        with suppress(OSError):
+            path.unlink()
+        raise _unwritable(path, error) from error
     _show(path, keys, json=json)
 
 
@@ -117,16 +123,21 @@ def _replace(path: Path, keys: Keys) -> None:
     try:
         mode = target.stat().st_mode & 0o777
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, mode)
-            file.write(text_of(keys))
-            file.flush()
-            os.fsync(descriptor)
+        _write(descriptor, keys, mode)
         os.replace(beside, target)
     except OSError as error:
         with suppress(OSError):
             beside.unlink()
         raise _unwritable(path, error) from error
+
+
+def _write(descriptor: int, keys: Keys, mode: int = MODE) -> None:
+    """Have the keys on the disk, and close; a full disk is told here and not later."""
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text_of(keys))
+        file.flush()
+        os.fsync(descriptor)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -84,12 +84,15 @@ def _served(host: str, port: int, stack: ExitStack) -> MetricReader:
 
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-    show(registry, host, port, stack)
+    advice = "give another --metrics-port, or COLDSTART_METRICS_HOST one address of this machine"
+    show(registry, host, port, stack, advice=advice)
     return reader
 
 
-def show(registry: CollectorRegistry, host: str, port: int, stack: ExitStack) -> int:
+def show(registry: CollectorRegistry, host: str, port: int, stack: ExitStack, *, advice: str) -> int:
     """Answer whoever asks at ``port`` (0: one that is free) with what is in ``registry``; returns the port.
+
+    ``advice`` says how the caller is given another port, or address.
 
     Raises:
         ConfigError: the port cannot be opened.
@@ -101,7 +104,7 @@ def show(registry: CollectorRegistry, host: str, port: int, stack: ExitStack) ->
     except OSError as error:
         raise ConfigError(
             f"metrics cannot be shown at {host}:{port}: {error.strerror or error}",
-            advice="give another --metrics-port, or COLDSTART_METRICS_HOST one address of this machine",
+            advice=advice,
         ) from error
     ends: Sequence[Callable[[], None]] = (thread.join, server.server_close, server.shutdown)
     for end in ends:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import structlog
 
@@ -16,15 +16,21 @@ from coldstart import config
 from coldstart.cli.output import note
 from coldstart.errors import PluginUnavailable
 
+SAID_NOWHERE_ELSE = frozenset(
+    {"bus lost", "bus is back", "keys kept as they were", "weights lent again", "weights withheld"}
+)
+"""What befalls a worker that serves: shown even where few lines are wanted. The report tells what befell its start."""
+
 
 def set_up(service: str, *, verbose: int, json: bool) -> Callable[[], None]:
     """Configure logs and, if an endpoint is set, traces; returns what to call at the end."""
-    levels = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    levels = (logging.INFO, logging.WARNING, logging.INFO, logging.DEBUG)
     console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     renderer = structlog.processors.JSONRenderer() if json else console
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            *([] if verbose else [_few]),
             structlog.processors.TimeStamper(fmt="iso"),
             renderer,
         ],
@@ -32,6 +38,13 @@ def set_up(service: str, *, verbose: int, json: bool) -> Callable[[], None]:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     return _export_traces(service) if config.otlp_endpoint() else lambda: None
+
+
+def _few(logger: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
+    """Errors, and what is said nowhere else."""
+    if method not in ("error", "critical", "exception") and event["event"] not in SAID_NOWHERE_ELSE:
+        raise structlog.DropEvent
+    return event
 
 
 def _export_traces(service: str) -> Callable[[], None]:

@@ -183,8 +183,8 @@ class _Voice:
             self._tell("serving", report=report)
             return
         say(
-            f"{report.worker} serves {report.model}: {size(report.bytes_total)} from {_origin(report)} "
-            f"at {report.gbps:.2f} GB/s, verified against {report.against}, in {seconds(report.seconds)}"
+            f"{report.worker} serves {report.model}: {words_of_bytes(report)}, "
+            f"verified against {report.against}, in {seconds(report.seconds)}"
         )
         if report.link_gbps:
             seen = f"{report.link_from}, {age(report.link_age)} ago" if report.link_age else report.link_from
@@ -223,23 +223,32 @@ class _Voice:
         emit(Told(event, self._worker, anyio.current_time(), progress, report, error))
 
 
-def _origin(report: Report) -> str:
-    """Who gave the bytes; of several, how many each."""
+CHOICES: Mapping[Decision, str] = {
+    "wait": "a peer",
+    "ask": "a peer, before the store had answered",
+    "storage": "storage",
+    "full": "a peer, as enough others read storage, or the store did not say",
+}
+
+
+def words_of_bytes(report: Report) -> str:
+    """How many bytes came from whom, and at which rate; the rate is that of peers where there were any."""
+    rate = f"at {report.gbps:.2f} GB/s"
+    if not report.sources:
+        return f"{size(report.bytes_total)} from storage {rate}"
+    of_peers = f"{size(report.bytes_peer)} from {_shares(report)} {rate}"
+    return f"{of_peers} and {size(report.bytes_storage)} from storage" if report.bytes_storage else of_peers
+
+
+def _shares(report: Report) -> str:
+    """Which peers gave bytes; of several, how many each."""
     if len(report.sources) < 2:
-        return "".join(report.sources) or "storage"
+        return "".join(report.sources)
     brought = dict.fromkeys(report.sources, 0)
     for each in report.attempts:
         if each.source in brought:
             brought[each.source] += each.bytes
     return ", ".join(f"{source} ({size(nbytes)})" for source, nbytes in brought.items())
-
-
-CHOICES: Mapping[Decision, str] = {
-    "wait": "a peer",
-    "ask": "a peer, before the store had answered",
-    "storage": "storage",
-    "full": "a peer, as enough others read storage",
-}
 
 
 def words_of_estimate(weighed: Weighed) -> str:

@@ -21,7 +21,8 @@ Signal = Literal["traces", "metrics"]
 def torchrun(environ: Mapping[str, str] | None = None, *, required: bool = False) -> Group | None:
     """This process's place among the ranks that torchrun started, by torchrun's own variables.
 
-    The group's name is that of this start: the run, how often it was restarted, and where its rank 0 is. A
+    The group's name is that of this start: the run, how often it was restarted, where its rank 0 is, and how many
+    ranks there are, since an elastic run that goes on with more or fewer hosts does not count as restarted. A
     run without ``--rdzv-id`` has no name of its own; on one host the agent's directory tells it from others.
     None outside of torchrun, and where nothing names this start.
 
@@ -35,7 +36,7 @@ def torchrun(environ: Mapping[str, str] | None = None, *, required: bool = False
             raise ConfigError("torchrun did not start this process: TORCHELASTIC_RUN_ID is not set")
         return None
     index, size = _count(environment, "RANK"), _count(environment, "WORLD_SIZE")
-    names = ("TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+    names = ("TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
     start = [run, *(environment.get(name, "") for name in names)]
     if run in ("", "none"):
         # .../<directory of this start>/attempt_<n>/<rank>/error.json

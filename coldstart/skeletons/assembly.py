@@ -40,6 +40,7 @@ from coldstart.ports import (
     Rank,
     Receiving,
     Skeleton,
+    StoredAs,
     Transport,
 )
 from coldstart.shelves.location import ShelfSettings
@@ -50,6 +51,7 @@ from coldstart.skeletons.automatic import Chosen
 from coldstart.skeletons.module import ModuleSkeleton
 from coldstart.skeletons.watch import ModuleWatch
 from coldstart.skeletons.wrappers import differing
+from coldstart.transports.sampled import compare
 from coldstart.transports.storage import Placement, StorageTransport, Unplaced, check_unmodified, place
 
 Module = nn.Module
@@ -110,6 +112,9 @@ class StorageReader:
         self.partial = self._transport is not None
         self.reason = _why_whole(skeleton, module, checkpoint, placed)
 
+    async def sample(self) -> None:
+        """Nothing is here that was not read."""
+
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """Bring ``spans`` into the arena, or all of it where the family's own loader must be used."""
         if self._transport is not None:
@@ -142,12 +147,17 @@ def _on_disk(found: Found) -> AbstractAsyncContextManager[Checkpoint]:
 
 
 class Loaded:
-    """The storage of weights that are in memory already."""
+    """The storage of weights that are in memory already. Those that map byte for byte can be seen to be storage's."""
 
     partial, loaded, reason = True, True, ""
 
-    def __init__(self, memory: InPlace) -> None:
-        self._memory = memory
+    def __init__(self, memory: InPlace, stored: Transport | None) -> None:
+        self._memory, self._stored = memory, stored
+
+    async def sample(self) -> None:
+        """See that what is here is the checkpoint's, as far as a sample tells."""
+        if self._stored is not None:
+            await compare(self._memory, self._stored)
 
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """Everything asked for is here; whether it is right is for the digest to say."""
@@ -187,7 +197,8 @@ def build(order: Order) -> Built:
     if not carried:
         raise SkeletonError(f"{order.checkpoint} gives a module without weights", advice="check the checkpoint")
     if order.loaded is not None:
-        return _in_place(order, _lendable(module, order.loaded), skeleton, found, carried, digester)
+        names = skeleton.stored_names(module, checkpoint)
+        return _in_place(order, _lendable(module, order.loaded), skeleton, found, carried, digester, names)
     arena = adopt(module, carried, order.device)
     skeleton.finalise(module)
     leaves = isinstance(skeleton, Leaving) and skeleton.leaves_memory
@@ -233,11 +244,13 @@ def _in_place(
     found: Found,
     wanted: Mapping[str, object],
     digester: Digester,
+    names: Mapping[str, StoredAs] | None,
 ) -> Built:
     """A loaded module as a source: of the tensors that a skeleton of it carries, where they lie."""
     unregistered = skeleton.held(module) if isinstance(skeleton, ModuleSkeleton) else {}
     memory = in_place(module, wanted, order.device, unregistered)
     watch = ModuleWatch(module, memory)
+    placed = place(memory.layout, names, found.checkpoint) if names is not None else None
     watch.begin()  # the host may be using the module already: a write from now on is one that digests may have missed
 
     def self_check() -> Sequence[str]:
@@ -251,7 +264,7 @@ def _in_place(
         shard=_shard(order, skeleton, found),
         arena=memory,
         digester=digester,
-        storage=Loaded(memory),
+        storage=Loaded(memory, _transport(found, placed) if isinstance(placed, Placement) else None),
         self_check=self_check,
         watch=watch,
         notice=_notice(order, found.checkpoint),

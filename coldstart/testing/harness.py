@@ -130,6 +130,9 @@ class FakeStorage:
         self.reads: list[tuple[Span, ...]] = []
         self.read_bytes = 0
 
+    async def sample(self) -> None:
+        """See :class:`coldstart.joining.Storage`; nothing is here before it is read."""
+
     async def read(self, spans: Sequence[Span], landed: Landed) -> None:
         """See :class:`coldstart.joining.Storage`."""
         layout = self.held.layout

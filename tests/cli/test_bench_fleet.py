@@ -80,7 +80,7 @@ def test_nothing_is_quicker_than_a_perfect_pipeline(workers: int, holders: int) 
 # ------------------------------------------------------------------------------------- rollouts
 
 
-@pytest.mark.parametrize("holders", [0, 1])
+@pytest.mark.parametrize("holders", [0, 1, 3])
 def test_no_rollout_is_quicker_than_possible_and_storage_is_read_once(holders: int) -> None:
     result = bench_fleet.measure(replace(SMALL, holders=holders, dying=0.0), _silent)
     for row in result.rows:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coldstart.cli import keys
 from coldstart.cli.checks import security
 from coldstart.config import Settings
+from coldstart.errors import ConfigError
 from coldstart.keyring import read
 
 
@@ -29,6 +34,29 @@ def test_keys_are_made_changed_and_checked_by_name(coldstart: Any, tmp_path: Pat
         assert not any(secret in done.stdout + done.stderr for secret in secrets)
     nothing = coldstart("keys", "check", str(tmp_path / "none"))
     assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Every file ends at its first byte, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_no_half_file_of_keys_is_left_and_none_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    with no_room(), pytest.raises(ConfigError, match="cannot write"):
+        keys.new(path, json=True)
+    assert list(tmp_path.iterdir()) == []
+    keys.new(path, json=True)
+    before = path.read_bytes()
+    with no_room(), pytest.raises(ConfigError, match="cannot write"):
+        keys.rotate(path, json=True)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("keys", before)]
 
 
 def test_doctor_says_in_a_line_each_what_protects_and_what_does_not(tmp_path: Path) -> None:

@@ -96,3 +96,4 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "metrics cannot be shown at 127.0.0.1" in done.stderr
+    assert "give another --port" in done.stderr, "it has no --metrics-port"

@@ -26,6 +26,14 @@ def paper(member: int, *answers: Answer, seconds: float = 30.0, **changes: objec
 class Ballots(BusSuite):
     """Votes, and the members that are not heard of any more."""
 
+    async def test_members_of_groups_of_different_sizes_agree_on_nothing(self) -> None:
+        async with self.buses() as (bus,):
+            await bus.vote(GROUP, paper(0, YES))
+            reason = "it says that the group has 3 ranks, and others say 2"
+            no = Verdict("path", False, "1", reason)
+            assert (await bus.vote(GROUP, paper(1, YES, size=3))).verdicts == (no,)
+            assert (await bus.vote(GROUP, paper(0, YES))).verdicts == (no,), "whoever comes first is told, too"
+
     async def test_a_question_is_open_until_everybody_has_said_yes(self) -> None:
         async with self.buses(2) as (one, two):
             assert await one.vote(GROUP, paper(0, YES)) == Tally((), 1)

@@ -54,6 +54,8 @@ class World:
         self.began = 0.0
         """When the rollout did."""
         self.storage_reads = self.loaders = self.rollout_calls = 0
+        self.holders_reads = 0
+        """Of storage, before the rollout began."""
         self.struck: Counter[Fault] = Counter()
         self.altered: list[str] = []
         """Inboxes of those whose weights are no longer the checkpoint's."""
@@ -67,6 +69,7 @@ class World:
             self.launch(f"h{number}")
             self._until_ended()
         self.began, calls = heap.now, self._calls()
+        self.holders_reads = self.storage_reads
         for number, moment in enumerate(self._moments()):
             heap.after(moment, self._begin, f"w{number}")
         Faults(self).schedule()
@@ -189,6 +192,7 @@ class World:
             events=self.heap.events,
             virtual_seconds=self.heap.now,
             storage_reads=self.storage_reads,
+            holders_reads=self.holders_reads,
             wasted=promises.wasted,
             paths=dict(sorted(promises.paths.items())),
             faults={kind.value: count for kind, count in sorted(self.struck.items())},

@@ -193,7 +193,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ``paths`` counts cold starts by where their bytes came from or how they ended, ``faults`` the
     faults that struck by kind, ``wasted`` the attempts at sources that came to nothing. ``served`` has
     the rollout's workers whose first life came to serve; ``weighed`` counts cold starts by the last estimate's decision
-    (see :class:`coldstart.estimate.Estimate`); ``rollout_calls`` are all calls to the store,
+    (see :class:`coldstart.estimate.Estimate`); ``holders_reads`` are the ``storage_reads`` from before the rollout;
+    ``rollout_calls`` are all calls to the store,
     the sources' included, from the rollout's beginning until everybody's cold start had ended.
     """
 
@@ -210,4 +211,5 @@ class Outcome(msgspec.Struct, frozen=True):
     journal: tuple[str, ...] = ()
     served: dict[str, Served] = {}
     rollout_calls: int = 0
+    holders_reads: int = 0
     weighed: dict[str, int] = {}
