@@ -48,7 +48,8 @@ def new(path: Path, *, json: bool) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     except FileExistsError:
-        raise ConfigError(f"{path} is there already", advice="change it with: coldstart keys rotate") from None
+        advice = "name a file in it" if path.is_dir() else "change it with: coldstart keys rotate"
+        raise ConfigError(f"{path} is there already", advice=advice) from None
     except OSError as error:
         raise _unwritable(path, error) from error
     try:

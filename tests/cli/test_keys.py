@@ -74,3 +74,12 @@ def test_doctor_says_in_a_line_each_what_protects_and_what_does_not(tmp_path: Pa
         "fail",
     ]
     assert security.transport_security(wrong)[0].status == "warn"
+
+
+def test_what_is_in_the_way_of_new_keys_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name a file in it"):
+        keys.new(tmp_path, json=True)
+    path = tmp_path / "keys"
+    keys.new(path, json=True)
+    with pytest.raises(ConfigError, match="keys rotate"):
+        keys.new(path, json=True)
