@@ -5,10 +5,10 @@
 
 A policy of the first kind sees the adverts of its shard and where it stands, and names the workers that it prefers, the
 best first. The store takes the first of those that will do (a free slot, the right layout, chunks that are missing),
-and ranks the others itself where none of them will: nearest, least limited, least loaded, most complete. So a policy
-can make a start slower, never wrong. It is asked before each claim, which costs one more call to the store; by default
-there is none. One of the second kind sees how a transfer goes, and says from how many sources at once it should come;
-it is asked whenever bytes have come, and can make a start slower, never wrong, either. The same functions run in the
+and ranks the others itself where none of them will: nearest, least loaded, most complete. So a policy can make a
+start slower, never wrong. It is asked before each claim, which costs one more call to the store; by default there
+is none. One of the second kind sees how a transfer goes, and says from how many sources at once it should come; it is
+asked whenever bytes have come, and can make a start slower, never wrong, either. The same functions run in the
 simulator (``Scenario.prefer``, ``Scenario.at_once``). Nothing here knows a clock or the world.
 """
 

@@ -18,14 +18,14 @@ import msgspec
 from coldstart.bus.limits import MAX_SKIPS
 from coldstart.ports import EXCLUDED, MAX_HOSTS, PARTS, Advert, Claim, Skip
 
-_Rank = tuple[float, ...]
-
-_WORST: _Rank = (-1.0, 0, 0, 0)
+_WORST = (-1.0, 0, 0)
 """Below the rank of whoever has a free slot."""
 
 _ALL_PARTS = tuple(range(PARTS))
 
 _SAME_HOST, _SAME_RACK, _ELSEWHERE = 2, 1, 0
+
+_Rank = tuple[float, ...]
 
 
 class Standing:
@@ -72,9 +72,8 @@ class Standing:
         reason = "struck" if struck else "empty" if advert.have <= 0 else "busy" if free <= 0 else ""
         self.usable = not reason
         self.refusal = Skip(self.worker, reason, advert.layout) if reason else None
-        share = advert.cap / (used + 1) if advert.cap > 0 else math.inf
-        # A larger share of what it may send first, then less loaded, then more free slots, then more chunks.
-        self.rank = _WORST if reason else (share, -used / advert.slots, free, advert.have)
+        # Less loaded first, then more free slots, then more chunks.
+        self.rank = _WORST if reason else (-used / advert.slots, free, advert.have)
 
     def lend(self, transfer: str, until: float, now: float, *, of_part: bool) -> None:
         """Take a slot, of one part or of everything."""

@@ -129,7 +129,6 @@ def is_sound(advert: Advert) -> bool:
         and len(advert.parts) <= PARTS
         and len(advert.seal) <= MAX_SEAL
         and 0 <= advert.rate <= MAX_RATE
-        and 0 <= advert.cap <= MAX_RATE
     )
 
 
@@ -139,9 +138,8 @@ def check_advert(shard: str, advert: Advert) -> None:
     check_ids(incarnation=advert.incarnation)
     if not all(0 <= part < PARTS for part in advert.parts):
         raise BusError(f"an advert of the parts {advert.parts} cannot be", advice=f"there are 0 to {PARTS - 1}")
-    for rate in (advert.rate, advert.cap):
-        if not 0 <= rate <= MAX_RATE:
-            raise BusError(f"an advert of {rate} bytes per second cannot be", advice=f"use 0 to {MAX_RATE}")
+    if not 0 <= advert.rate <= MAX_RATE:
+        raise BusError(f"an advert of {advert.rate} bytes per second cannot be", advice=f"use 0 to {MAX_RATE}")
     if not is_sound(advert):
         raise BusError(
             f"the advert of {advert.worker} has a name that is too long, or too many",

@@ -68,8 +68,7 @@ class Claim(msgspec.Struct, frozen=True):
     If a source is granted, ``hello`` is put into its inbox together with the fence.
 
     Among usable sources the first of ``prefer`` wins; then the nearest (same host, same rack, others),
-    the one whose ``cap`` leaves most to one joiner more, the least loaded, the one with more free slots, the one with
-    more chunks, and luck.
+    the least loaded, the one with more free slots, the one with more chunks, and luck.
 
     A claim that is deferred may stand in line (``queue_seconds``). Whenever a source has room, those in
     line are served in the order of their arrival, before any new claim that the same source would suit:

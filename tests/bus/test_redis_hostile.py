@@ -70,13 +70,11 @@ async def test_malformed_parts_harm_nobody_else(server: Server, parts: str) -> N
 
 
 @pytest.mark.parametrize("rate", ["null", '"0"', "-1", "0.5", "1e16", "1e999", "[]", "{}"])
-@pytest.mark.parametrize("field", ["rate", "cap"])
-async def test_a_malformed_rate_harms_nobody_else(server: Server, rate: str, field: str) -> None:
+async def test_a_malformed_rate_harms_nobody_else(server: Server, rate: str) -> None:
     """Not the one who stands in line for others, either."""
     async with opened(server.url) as bus:
         await bus.advertise(SHARD, advert("good", slots=1, rate=7), 30)
-        words = msgspec.json.encode(advert("evil", rate=5, cap=5))
-        evil = words.replace(f'"{field}":5'.encode(), f'"{field}":{rate}'.encode())
+        evil = msgspec.json.encode(advert("evil", rate=5)).replace(b'"rate":5', b'"rate":%b' % rate.encode())
         await _advertised(server, "evil", evil)
         granted = await bus.claim(claim())
         assert isinstance(granted, Granted)

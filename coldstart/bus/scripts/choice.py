@@ -28,7 +28,6 @@ local function wellformed(name, advert)
     and type(advert.generation) == 'number' and type(advert.slots) == 'number'
     and type(advert.have) == 'number' and type(advert.total) == 'number'
     and (advert.proof == nil or type(advert.proof) == 'number') and are_parts(advert.parts) and is_rate(advert.rate)
-    and is_rate(advert.cap)
 end
 
 -- An advert with its slots in use; without advert where it is malformed.
@@ -78,16 +77,12 @@ end
 
 local function rank(claim, source)
   source.near = nearness(claim, source.advert)
-  local cap = source.advert.cap or 0
-  source.share = cap > 0 and cap / (source.used + 1) or math.huge
   source.load, source.free = source.used / source.advert.slots, source.advert.slots - source.used
 end
 
--- Nearer first, then a larger share of what it may send, then less loaded, then more free slots, then more chunks;
--- 0 is a tie.
+-- Nearer first, then less loaded, then more free slots, then more chunks; 0 is a tie.
 local function compare(a, b)
   if a.near ~= b.near then return a.near > b.near and 1 or -1 end
-  if a.share ~= b.share then return a.share > b.share and 1 or -1 end
   if a.load ~= b.load then return a.load < b.load and 1 or -1 end
   if a.free ~= b.free then return a.free > b.free and 1 or -1 end
   if a.advert.have ~= b.advert.have then return a.advert.have > b.advert.have and 1 or -1 end

@@ -83,13 +83,6 @@ class Finding(BusSuite):
             # 0/2 0/4 0/4 -> large, then partial; then small (0/2), then large at 1/4 again.
             assert taken == ["large", "partial", "small", "large", "partial"]
 
-    async def test_who_may_send_more_to_one_joiner_more_is_taken_first(self) -> None:
-        async with self.buses() as (bus,):
-            for each in (advert("slow", slots=9, cap=10), advert("quick", slots=2, cap=90), advert("free", slots=1)):
-                await bus.advertise(SHARD, each, 30)
-            taken = [granted(await bus.claim(claim(luck=luck))).source.worker for luck in range(4)]
-            assert taken == ["free", "quick", "quick", "slow"]
-
     async def test_luck_decides_between_equals(self) -> None:
         async with self.buses() as (bus,):
             for worker in ("a", "b", "c"):
