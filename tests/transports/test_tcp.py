@@ -41,8 +41,6 @@ from tests.transports.peers import answering, in_thread
 
 FACTORY_FITS: TransportFactory = FACTORY
 SETTINGS = TransportSettings(io_seconds=5.0)
-IMPATIENT = TransportSettings(io_seconds=0.2)
-SMALLEST = wire.SMALLEST_SLICE
 
 
 class TestTcp(GrowingContract):

@@ -34,7 +34,6 @@ from tests.transports.peers import admitted, all_of, connected, in_thread, until
 
 SETTINGS = TransportSettings(io_seconds=5.0)
 IMPATIENT = TransportSettings(io_seconds=0.2)
-SMALLEST = wire.SMALLEST_SLICE
 
 
 class TestHostileJoiner:

@@ -22,8 +22,6 @@ from coldstart.transports import tcp_joiner, wire
 from coldstart.transports.pacing import Pace
 from coldstart.transports.tcp import FACTORY
 
-SETTINGS = TransportSettings(io_seconds=5.0)
-IMPATIENT = TransportSettings(io_seconds=0.2)
 SMALLEST = wire.SMALLEST_SLICE
 
 
